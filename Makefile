@@ -1,0 +1,43 @@
+# Everything a person runs: each target sets up what it needs, the second run reuses it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+TIMM := $(VENV)/timm
+
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help setup test check demo families clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## create the virtual environment
+
+# torch first and pinned: asked for by another package it would bring several GB that a CPU cannot use.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet -c constraints.txt torch
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	rm -rf $(TIMM)
+# timm brings torchvision, whose wheel does not import beside a CPU build of torch; only timm's own test process sees it.
+	$(PY) -m pip install --quiet --no-deps --target $(TIMM) -c constraints.txt timm torchvision
+	touch $@
+
+check: $(READY) ## lint and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+test: check ## everything that must hold before a change lands
+	QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
+
+demo: $(READY) ## the variants on a small model
+	$(PY) examples/variants.py
+
+families: $(READY) ## try every architecture of the installed transformers; writes docs/families.md
+	$(PY) -m tools.families
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

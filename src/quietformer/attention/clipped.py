@@ -1,0 +1,105 @@
+"""Clipped softmax (the paper's equation 4): exact zeros and ones from finite scores."""
+
+# B batch, H heads, Q queries, K keys
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from quietformer.attention.normalizer import Normalizer
+from quietformer.attention.softmax import masked_softmax
+from quietformer.errors import QuietformerError
+from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
+
+DEFAULT_ALPHA = 4.0
+
+
+def stretch_and_clip(probs: Tensor, gamma: Tensor | float, zeta: float) -> Tensor:
+    """clip((zeta - gamma) * p + gamma, 0, 1)."""
+    return torch.clamp((zeta - gamma) * probs + gamma, 0.0, 1.0)
+
+
+def count_keys(visible: Tensor, by: Literal["sequence", "row"]) -> Tensor:
+    """How many keys there are, shaped to broadcast over BHQK: for the whole sequence, or for each query's row.
+
+    A key no query can see is padding and does not count, so padding a batch changes nothing.
+    """
+    counted = visible if by == "row" else visible.any(dim=-2, keepdim=True)
+    return counted.sum(dim=-1, keepdim=True)
+
+
+class ClippedSoftmaxNormalizer(Normalizer):
+    """clip((zeta - gamma) * softmax(x) + gamma, 0, 1), gamma fixed or -alpha / T, raised from 0 over a warm-up."""
+
+    step: Tensor | None
+
+    def __init__(self, spec: ClippedSoftmax) -> None:
+        super().__init__()
+        self.spec = spec
+        # The progress is a buffer so that the state dict is the whole truth; without a warm-up there is none to keep.
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64) if spec.warmup_steps else None)
+
+    def advance_(self, steps: int = 1) -> None:
+        """Count optimizer steps; forwards do not count, since accumulation and recomputation repeat them."""
+        if self.step is not None:
+            self.step += steps
+
+    def gamma(self, n_keys: Tensor | int, dtype: torch.dtype) -> Tensor | float:
+        """Today's gamma, broadcastable over BHQK."""
+        if self.spec.gamma is not None:
+            gamma: Tensor | float = self.spec.gamma
+        else:
+            # A row that sees nothing has no keys: any finite gamma leaves it at zero.
+            n = n_keys.clamp(min=1).to(dtype) if isinstance(n_keys, Tensor) else max(n_keys, 1)
+            gamma = -self.spec.resolved_alpha / n
+        if self.step is not None:
+            gamma = gamma * (self.step.to(dtype) / self.spec.warmup_steps).clamp(max=1.0)
+        return gamma
+
+    def check_cache(self) -> None:
+        """Refuse a growing key/value cache where it would change what earlier tokens were computed with."""
+        if self.spec.gamma is None and self.spec.keys == "sequence":
+            raise QuietformerError(
+                f"{self.spec} sets gamma by the length of the sequence, which a key/value cache changes at every step; "
+                "use keys='row' or a fixed gamma, or call with use_cache=False"
+            )
+
+    def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
+        probs_BHQK = masked_softmax(scores_BHQK, visible)
+        n_keys = scores_BHQK.shape[-1] if visible is None else count_keys(visible, self.spec.keys)
+        return stretch_and_clip(probs_BHQK, self.gamma(n_keys, probs_BHQK.dtype), self.spec.zeta)
+
+
+@normalizers.register("clipped_softmax")
+class ClippedSoftmax(NormalizerSpec):
+    """Softmax stretched to (gamma, zeta) and clipped to [0, 1]; clipped weights pass no gradient.
+
+    Give gamma, or alpha for gamma = -alpha / T (the paper finds alpha in [2, 4] good across lengths).
+    """
+
+    gamma: float | None = Field(default=None, le=0, description="lower stretch, fixed")
+    zeta: float = Field(default=1.0, ge=1, description="upper stretch")
+    alpha: float | None = Field(
+        default=None, ge=0, description=f"gamma = -alpha / T; {DEFAULT_ALPHA:g} if gamma is not given either"
+    )
+    keys: Literal["sequence", "row"] = Field(
+        default="sequence", description="T: the keys of the sequence, or those visible to each row"
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="optimizer steps over which |gamma| rises from 0")
+
+    @model_validator(mode="after")
+    def _one_source_of_gamma(self) -> ClippedSoftmax:
+        if self.gamma is not None and self.alpha is not None:
+            raise ValueError(f"give gamma or alpha, not both (gamma={self.gamma:g}, alpha={self.alpha:g})")
+        return self
+
+    @property
+    def resolved_alpha(self) -> float:
+        return DEFAULT_ALPHA if self.alpha is None else self.alpha
+
+    def build(self, geometry: HeadGeometry) -> Normalizer:
+        return ClippedSoftmaxNormalizer(self)

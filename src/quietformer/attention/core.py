@@ -1,0 +1,134 @@
+"""The one seam: scores -> mask -> normalizer -> dropout -> values -> gate, each stage open to a tap."""
+
+# B batch, H heads, G key/value heads, Q queries, K keys, D features of a head, d input features
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from quietformer.attention.normalizer import accumulation_dtype
+from quietformer.errors import UnsupportedModelError
+from quietformer.specs import AttentionSpec, HeadGeometry
+
+TAPS = ("query", "key", "value", "scores", "probabilities", "gate", "context")
+
+HIDDEN_BELOW = -1e4
+"""An additive mask at or below this hides the key: masks use -1e4, -1e9, -inf or a dtype's minimum."""
+
+
+class AttentionCore(nn.Module):
+    """Attention of one layer as its spec describes it."""
+
+    def __init__(self, spec: AttentionSpec, geometry: HeadGeometry, input_name: str = "hidden_states") -> None:
+        super().__init__()
+        self.spec = spec
+        self.geometry = geometry
+        self.input_name = input_name
+        self.normalizer = spec.normalizer.build(geometry)
+        # Not "gate": loading some mixtures of experts renames whatever is called so.
+        self.gating = None if spec.gate is None else spec.gate.build(geometry)
+        # Identities without state: recorders hook them, quantizers take their place.
+        self.taps = nn.ModuleDict({name: nn.Identity() for name in TAPS})
+        self._inputs: Tensor | None = None
+        self._read = 0
+
+    def remember_inputs(self, inputs: Tensor | None) -> None:
+        """Keep the layer's input for the gate until `forget_inputs`; the attention interface does not pass it."""
+        self._inputs = inputs
+        self._read = 0
+
+    def forget_inputs(self) -> None:
+        self._inputs = None
+
+    def forward(
+        self,
+        query_BHQD: Tensor,
+        key_BGKD: Tensor,
+        value_BGKD: Tensor,
+        mask: Tensor | None = None,
+        *,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        softcap: float | None = None,
+        position_bias: Tensor | None = None,
+        growing_cache: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """The context (B, Q, H, D) and the probabilities (B, H, Q, K)."""
+        self._check_shapes(query_BHQD, key_BGKD)
+        if growing_cache:
+            self.normalizer.check_cache()
+        query_BHQD = self.taps["query"](query_BHQD)
+        key_BHKD = repeat_heads(self.taps["key"](key_BGKD), query_BHQD.shape[1])
+        value_BHKD = repeat_heads(self.taps["value"](value_BGKD), query_BHQD.shape[1])
+
+        scaling = query_BHQD.shape[-1] ** -0.5 if scaling is None else scaling  # OPT passes 1.0
+        scores_BHQK = torch.matmul(query_BHQD, key_BHKD.transpose(-1, -2)) * scaling
+        if softcap is not None:
+            scores_BHQK = torch.tanh(scores_BHQK / softcap) * softcap
+        scores_BHQK = self.taps["scores"](scores_BHQK)
+        scores_BHQK, visible = apply_mask(scores_BHQK, mask, position_bias)
+
+        probs_BHQK = self.taps["probabilities"](self.normalizer(scores_BHQK, visible).to(query_BHQD.dtype))
+        dropped_BHQK = nn.functional.dropout(probs_BHQK, p=dropout, training=self.training)
+        context_BQHD = torch.matmul(dropped_BHQK, value_BHKD).transpose(1, 2)
+        if self.gating is not None:
+            pi = self.taps["gate"](self._gate_for(context_BQHD))
+            context_BQHD = (context_BQHD * pi).to(query_BHQD.dtype)
+        return self.taps["context"](context_BQHD.contiguous()), probs_BHQK
+
+    def _gate_for(self, context_BQHD: Tensor) -> Tensor:
+        """Gates for the queries of this call, from the layer's input."""
+        assert self.gating is not None
+        if self._inputs is None:
+            raise UnsupportedModelError(
+                "a gated layer was called past its module, so its input is unknown; use no gate here"
+            )
+        inputs, (n_batch, n_queries) = self._inputs, context_BQHD.shape[:2]
+        n_tokens = inputs.numel() // inputs.shape[-1]
+        if n_batch == 1 and n_queries < n_tokens:
+            # Packed sequences attend chunk by chunk: one call for each, in order.
+            first, self._read = self._read, self._read + n_queries
+            inputs = inputs.reshape(1, n_tokens, -1)[:, first : first + n_queries]
+        elif n_tokens == n_batch * n_queries:
+            # Images come as (batch, height, width, d), regions with two batch dimensions.
+            inputs = inputs.reshape(n_batch, n_queries, -1)
+        if inputs.shape != (n_batch, n_queries, self.geometry.d_model):
+            raise UnsupportedModelError(
+                f"gates read the layer's input as (batch, queries, {self.geometry.d_model}), but this layer got "
+                f"{tuple(self._inputs.shape)} for an output of {tuple(context_BQHD.shape)}; use no gate here"
+            )
+        gate: Tensor = self.gating(inputs)
+        return gate
+
+    def _check_shapes(self, query: Tensor, key: Tensor) -> None:
+        if query.dim() != 4 or key.dim() != 4 or query.shape[1] != self.geometry.n_heads:
+            raise UnsupportedModelError(
+                f"expected queries (batch, {self.geometry.n_heads} heads, length, features), "
+                f"got {tuple(query.shape)}; this layer cannot take a replaced attention"
+            )
+
+    def extra_repr(self) -> str:
+        return self.spec.label
+
+
+def repeat_heads(grouped_BGKD: Tensor, n_heads: int) -> Tensor:
+    """Grouped-query attention: each key/value head serves n_heads / G query heads."""
+    groups = grouped_BGKD.shape[1]
+    return grouped_BGKD if groups == n_heads else grouped_BGKD.repeat_interleave(n_heads // groups, dim=1)
+
+
+def apply_mask(scores_BHQK: Tensor, mask: Tensor | None, position_bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Scores with biases added, in float32 or wider, and which keys are visible (None: all)."""
+    if position_bias is not None:
+        scores_BHQK = scores_BHQK + position_bias
+    if mask is None:
+        return scores_BHQK, None
+    dtype = accumulation_dtype(scores_BHQK.dtype)
+    mask = mask[..., : scores_BHQK.shape[-1]]  # a static cache makes the mask longer than the keys
+    lowest = torch.finfo(dtype).min
+    if mask.dtype == torch.bool:
+        return scores_BHQK.to(dtype).masked_fill(~mask, lowest), mask
+    # -inf would turn a row without visible keys into NaN, in the gradient even where the output is overwritten.
+    mask = mask.to(dtype).clamp(min=lowest)
+    return scores_BHQK.to(dtype) + mask, mask > HIDDEN_BELOW

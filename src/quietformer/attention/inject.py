@@ -1,0 +1,203 @@
+"""Putting the core into a model, and taking it out again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+from quietformer.attention.core import AttentionCore
+from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
+from quietformer.attention.timm_vit import attach_timm_, detach_timm_, find_timm_layers
+from quietformer.errors import QuietformerError, UnsupportedModelError
+from quietformer.section import METHOD, model_spec, write_section_
+from quietformer.specs import AttentionSpec
+
+
+def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
+    """Replace the attention of every layer, in place; applying again replaces what was applied before.
+
+    A model that cannot take it raises UnsupportedModelError and is left as it was.
+    """
+    if not isinstance(spec, AttentionSpec):
+        raise QuietformerError(
+            f"spec must be an AttentionSpec, got {type(spec).__name__}; write AttentionSpec(normalizer=...)"
+        )
+    layers, timm_layers = find_layers(model), find_timm_layers(model)
+    _check_model(model, [*layers, *timm_layers])
+    for layer in layers:
+        _check_parity(layer)
+    cores = [_core_for(layer, spec) for layer in (*layers, *timm_layers)]
+    if layers:
+        assert isinstance(model, PreTrainedModel)
+        _set_implementation_(model)
+    for layer, core in zip((*layers, *timm_layers), cores, strict=True):
+        (_attach_ if layer in layers else attach_timm_)(layer.module, core)
+    if isinstance(model, PreTrainedModel):
+        write_section_(model, model_spec(model).model_copy(update={"attention": spec}))
+    if others := find_other_attention(model):
+        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        warnings.warn(f"left as it is, not being on transformers' attention interface: {shown}", stacklevel=2)
+
+
+def remove_attention_(model: nn.Module) -> None:
+    """Take every core out and give the model back its own attention."""
+    if not any(True for _ in attention_cores(model)):
+        raise QuietformerError(f"{type(model).__name__} has no Quietformer attention to remove")
+    for layer in find_timm_layers(model):
+        detach_timm_(layer.module)
+    for module in model.modules():
+        if CORE in module._modules:
+            _detach_(module)
+    for config, implementation in model.__dict__.pop("_quietformer_previous", []):
+        config._attn_implementation_internal = implementation
+    if isinstance(model, PreTrainedModel):
+        write_section_(model, model_spec(model).model_copy(update={"attention": None}))
+
+
+def attention_cores(model: nn.Module) -> Iterator[tuple[str, AttentionCore]]:
+    """The name of each replaced layer and its core."""
+    for name, module in model.named_modules():
+        if isinstance(core := module._modules.get(CORE), AttentionCore):
+            yield name, core
+
+
+def advance_warmup_(model: nn.Module, steps: int = 1) -> None:
+    """Tell every normalizer with a warm-up that the optimizer has made a step."""
+    for _, core in attention_cores(model):
+        core.normalizer.advance_(steps)
+
+
+def quiet_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """What transformers calls; other arguments serve kernels that build their own masks."""
+    core = module._modules.get(CORE)
+    if not isinstance(core, AttentionCore):
+        raise UnsupportedModelError(
+            f"{type(module).__name__} was asked for Quietformer attention but has none; "
+            "load its folder with quietformer.load, or call quietformer.apply_attention_"
+        )
+    output: tuple[Tensor, Tensor] = core(
+        query,
+        key,
+        value,
+        attention_mask,
+        scaling=scaling,
+        dropout=dropout,
+        softcap=softcap,
+        position_bias=position_bias,
+        growing_cache=getattr(module, "is_causal", True) and query.shape[-2] < key.shape[-2],
+    )
+    return output
+
+
+def _check_model(model: nn.Module, layers: list[AttentionLayer]) -> None:
+    if isinstance(model, PreTrainedModel):
+        write_section_(model, model_spec(model))  # refuses a model that another method quantized
+    elif not layers or any(isinstance(child, PreTrainedModel) for child in model.children()):
+        inner = any(isinstance(child, PreTrainedModel) for child in model.children())
+        hint = "apply to the model inside, before wrapping it" if inner else "nor does it have timm's attention"
+        raise UnsupportedModelError(f"{type(model).__name__} is not a transformers model; {hint}")
+    if not layers:
+        own = find_other_attention(model)
+        why = f"it computes attention itself in {own[0]}" if own else "it has no attention layers"
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not go through transformers' attention interface: {why}"
+        )
+
+
+def _check_parity(layer: AttentionLayer) -> None:
+    with torch.device("cpu"):  # even while transformers builds on the meta device: the comparison needs numbers
+        check_eager_parity(layer, AttentionCore(AttentionSpec(), layer.geometry).eval())
+
+
+def _core_for(layer: AttentionLayer, spec: AttentionSpec) -> AttentionCore:
+    like = next((p for p in layer.module.parameters() if p.is_floating_point()), None)
+    if like is None:
+        return AttentionCore(spec, layer.geometry, input_name=layer.input_name).train(layer.module.training)
+    with torch.device(like.device):
+        core = AttentionCore(spec, layer.geometry, input_name=layer.input_name)
+    return core.to(like.dtype).train(layer.module.training)
+
+
+def _set_implementation_(model: PreTrainedModel) -> None:
+    """Point every config of the model at our function, those of parts and of masks included.
+
+    Not `set_attn_implementation`: it passes over configs that a part has copied, and only logs that it did.
+    """
+    configs = all_configs(model)
+    if "_quietformer_previous" not in model.__dict__:
+        model.__dict__["_quietformer_previous"] = [(config, config._attn_implementation) for config in configs]
+    for config in configs:
+        config._attn_implementation_internal = METHOD
+
+
+def all_configs(model: PreTrainedModel) -> list[Any]:
+    found: dict[int, Any] = {}
+    waiting = [getattr(module, "config", None) for module in model.modules()]
+    while waiting:
+        config = waiting.pop()
+        if isinstance(config, PreTrainedConfig) and id(config) not in found:
+            found[id(config)] = config
+            waiting.extend(getattr(config, name, None) for name in config.sub_configs)
+    return list(found.values())
+
+
+def _config(module: nn.Module) -> Any:
+    return module.config
+
+
+# The mask function matters as much as the attention: without one a causal model silently stops being causal.
+AttentionInterface.register(METHOD, quiet_attention)
+AttentionMaskInterface.register(METHOD, eager_mask)
+
+
+# Hooks are plain functions that find their core through the module, so a copied or pickled model keeps working.
+def _before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    implementation = _config(module)._attn_implementation
+    if implementation != METHOD:
+        raise QuietformerError(
+            f"the attention implementation was set to {implementation!r} after Quietformer's was applied, "
+            "which would run vanilla attention; call quietformer.remove_attention_ first, or do not set it"
+        )
+    core = module._modules[CORE]
+    assert isinstance(core, AttentionCore)
+    if core.gating is not None:
+        core.remember_inputs(args[0] if args else kwargs.get(core.input_name))
+
+
+def _after_layer(module: nn.Module, args: Any, output: Any) -> None:
+    core = module._modules[CORE]
+    assert isinstance(core, AttentionCore)
+    core.forget_inputs()
+
+
+def _attach_(module: nn.Module, core: AttentionCore) -> None:
+    _detach_(module)
+    module.add_module(CORE, core)
+    module.register_forward_pre_hook(_before_layer, with_kwargs=True, prepend=True)
+    module.register_forward_hook(_after_layer)
+
+
+def _detach_(module: nn.Module) -> None:
+    """Remove the core and our hooks from one layer."""
+    module._modules.pop(CORE, None)
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key in [key for key, hook in hooks.items() if hook in (_before_layer, _after_layer)]:
+            del hooks[key]
+            module._forward_pre_hooks_with_kwargs.pop(key, None)

@@ -1,0 +1,26 @@
+"""softmax1: a sink whose logit is fixed at zero."""
+
+# B batch, H heads, Q queries, K keys
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from quietformer.attention.normalizer import Normalizer
+from quietformer.attention.sink import softmax_with_sink
+from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
+
+
+class Softmax1Normalizer(Normalizer):
+    """exp(x) / (1 + sum exp(x))."""
+
+    def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
+        return softmax_with_sink(scores_BHQK, scores_BHQK.new_zeros(()), visible)
+
+
+@normalizers.register("softmax1")
+class Softmax1(NormalizerSpec):
+    """Softmax with 1 added to the denominator: very negative scores give weights near zero."""
+
+    def build(self, geometry: HeadGeometry) -> Normalizer:
+        return Softmax1Normalizer()

@@ -1,0 +1,295 @@
+"""Saving and loading a whole model folder, with nothing to remember.
+
+The folder is an ordinary transformers one but for two things, so that it never loads as vanilla attention in silence:
+config.json names an attention that only `import quietformer` makes known, and the weights lie in
+`quietformer.safetensors`, where only our loader looks (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+from quietformer.attention.inject import apply_attention_
+from quietformer.attention.layers import CORE
+from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.families.vit import add_patch_norm_
+from quietformer.section import METHOD, QuietformerSection, model_spec
+from quietformer.specs import ModelSpec
+
+PLAIN, OURS = "model", "quietformer"
+"""Stems of the weight files: transformers' own, and the one it does not look for."""
+PROCESSOR_FILES = (
+    "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "chat_template*",
+    "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "generation_config.json",
+)  # fmt: skip
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = None) -> None:
+    """Write the model, its spec and its tokenizer or processor into one folder, all or nothing.
+
+    Without `processor`, the tokenizer files of the local folder the model came from are taken along.
+    """
+    folder = Path(folder)
+    if not isinstance(model, PreTrainedModel):
+        raise QuietformerError(
+            f"{type(model).__name__} is not a transformers model; save takes the model inside its wrapper"
+        )
+    if model_spec(model) == ModelSpec():
+        raise QuietformerError("nothing of Quietformer is in this model; save it with model.save_pretrained")
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
+        raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
+    with _whole_folder(folder) as draft:
+        model.save_pretrained(draft)
+        _rename_weights(draft)
+        _add_processor(model, processor, draft)
+
+
+def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
+    """The model of a folder written by `save`, or by `save_pretrained` of a changed model; in eval mode."""
+    folder = Path(folder)
+    config = _read_config(folder)
+    section = config.get("quantization_config")
+    if not isinstance(section, dict) or section.get("quant_method") != METHOD:
+        raise CheckpointError(
+            f"{folder / 'config.json'} has no quietformer section: a plain transformers model is loaded with "
+            "AutoModel.from_pretrained and changed with apply_attention_"
+        )
+    try:
+        QuietformerSection.from_dict(section).spec  # noqa: B018 - read for its errors
+    except QuietformerError as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from None
+    _check_weight_files(folder, section.get("weights", f"{PLAIN}.safetensors"))
+    model_class = _model_class(folder, config, trust_remote_code)
+    with _quiet_transformers():
+        try:
+            model, info = model_class.from_pretrained(
+                str(folder),
+                dtype="auto",
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+            )
+        except QuietformerError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
+            raise CheckpointError(f"{folder} does not load: {_in_one_line(error)}") from error
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[what]:
+            keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
+            raise CheckpointError(
+                f"{folder}: {len(keys)} {what.replace('_keys', '')} tensors in the weights, first {keys[0]!r}; "
+                "the weights do not belong to this config.json"
+            )
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | None = None) -> None:
+    """Everything a spec describes, into a model that has none of it; its tensors must be in the files to come."""
+    if spec.patch_norm is not None:
+        add_patch_norm_(model, spec.patch_norm)
+    if spec.attention is not None:
+        apply_attention_(model, spec.attention)
+    _check_core_tensors(model, weight_files)
+
+
+def _check_core_tensors(model: PreTrainedModel, files: list[str] | None) -> None:
+    """A core without its tensors would start from uninitialised memory; names on disk may differ above the core."""
+
+    def tails(names: Any) -> Counter[str]:
+        return Counter(name.rpartition(f".{CORE}.")[2] for name in names if f".{CORE}." in name)
+
+    if not files or not all(str(file).endswith(".safetensors") for file in files):
+        return
+    wanted, stored = tails(model.state_dict()), Counter[str]()
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            stored += tails(tensors.keys())
+    if wanted != stored:
+        missing, extra = wanted - stored, stored - wanted
+        raise CheckpointError(
+            f"the weights hold other attention tensors than the spec needs (missing: {sorted(missing) or 'none'}, "
+            f"extra: {sorted(extra) or 'none'})"
+        )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
+        raise CheckpointError(f"{folder} is {what}; load takes a folder written by quietformer.save")
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no config.json, so it is not a model folder") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {_in_one_line(error)}") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
+    return config
+
+
+def _check_weight_files(folder: Path, name: Any) -> None:
+    """Every weight file is there and whole, before anything is built."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise CheckpointError(f"{folder / 'config.json'}: weights must be a file name, got {name!r}")
+    path = folder / name
+    index = path if name.endswith(".index.json") else folder / f"{name}.index.json"
+    if path.is_file() and path != index:
+        return _check_safetensors(path)
+    if not index.is_file():
+        raise CheckpointError(f"{path} is not there: the folder has lost its weights")
+    try:
+        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{index} is not a weight index: {_in_one_line(error)}") from None
+    for shard in shards:
+        if not (folder / Path(shard).name).is_file():
+            raise CheckpointError(f"{folder / Path(shard).name}, named in {index.name}, is not there")
+        _check_safetensors(folder / Path(shard).name)
+
+
+def _check_safetensors(path: Path) -> None:
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            if not list(tensors.keys()):
+                raise CheckpointError(f"{path} holds no tensors")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or cut short: {_in_one_line(error)}; fetch or save it again"
+        ) from None
+
+
+def _model_class(folder: Path, config: dict[str, Any], trust_remote_code: bool) -> Any:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise CheckpointError(f"{folder / 'config.json'}: architectures must name one class, got {names!r}")
+    known = _find_class(names[0], str(config.get("model_type")))
+    if isinstance(known, type) and issubclass(known, PreTrainedModel) and known.config_class is not None:
+        if (got := config.get("model_type")) != (expected := known.config_class.model_type):
+            raise CheckpointError(f"{folder / 'config.json'}: {names[0]} has model_type {expected!r}, got {got!r}")
+        return known
+    remote = config.get("auto_map")
+    if isinstance(remote, dict) and trust_remote_code:
+        auto = next((name for name in remote if name.startswith("AutoModel")), "AutoModel")
+        return getattr(transformers, auto)
+    hint = (
+        "it needs its own code: pass trust_remote_code=True if you trust it" if remote else "not in this transformers"
+    )
+    raise CheckpointError(f"{folder / 'config.json'}: unknown architecture {names[0]!r}; {hint}")
+
+
+def _find_class(name: str, model_type: str) -> Any:
+    """A class of transformers, exported at the top or only in the folder of its model type."""
+    if (known := getattr(transformers, name, None)) is not None:
+        return known
+    family = model_type_to_module_name(model_type)
+    for module in (f"transformers.models.{family}.modeling_{family}", f"transformers.models.{family}"):
+        with contextlib.suppress(ImportError):
+            if (known := getattr(importlib.import_module(module), name, None)) is not None:
+                return known
+    return None
+
+
+@contextlib.contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """A draft beside the folder that takes its place only when everything is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield draft
+        _open_permissions(draft)
+        if folder.exists():
+            _carry_over(folder, draft)
+            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+            os.rename(folder, old / folder.name)
+            os.rename(draft, folder)
+            shutil.rmtree(old)
+        else:
+            os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _open_permissions(draft: Path) -> None:
+    """Temporary folders are private; a model folder is as readable as anything else the user writes."""
+    os.umask(umask := os.umask(0o022))
+    for path in (draft, *draft.rglob("*")):
+        os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~umask)
+
+
+def _carry_over(old: Path, draft: Path) -> None:
+    """What is not ours to replace (a README, notes, figures) stays; weights of an earlier save go."""
+    for entry in old.iterdir():
+        if not (draft / entry.name).exists() and not entry.name.startswith(
+            (f"{PLAIN}.safe", f"{OURS}.safe", f"{PLAIN}-", f"{OURS}-")
+        ):
+            (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)
+
+
+def _rename_weights(draft: Path) -> None:
+    """Give the weight files a name plain transformers does not look for, and say so in config.json."""
+    for path in sorted(draft.glob(f"{PLAIN}*.safetensors")):
+        path.rename(draft / path.name.replace(PLAIN, OURS, 1))
+    name = f"{OURS}.safetensors"
+    if (index := draft / f"{PLAIN}.safetensors.index.json").is_file():
+        content = json.loads(index.read_text(encoding="utf-8"))
+        content["weight_map"] = {key: file.replace(PLAIN, OURS, 1) for key, file in content["weight_map"].items()}
+        name = index.name.replace(PLAIN, OURS, 1)
+        _write_json(draft / name, content)
+        index.unlink()
+    config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"]["weights"] = name
+    _write_json(draft / "config.json", config)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _add_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
+    if processor is not None:
+        processor.save_pretrained(draft)
+        return
+    origin = Path(str(model.config.name_or_path or ""))
+    if not str(model.config.name_or_path) or not origin.is_dir():
+        return
+    for pattern in PROCESSOR_FILES:
+        for path in origin.glob(pattern):
+            if path.is_file() and not (draft / path.name).exists():
+                shutil.copy2(path, draft / path.name)
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Its report of missing tensors is worth less than the error we raise from it."""
+    logging: Any = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,55 @@
+"""Putting the subcommands together; every error a user can cause is one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from quietformer.cli import convert, variants
+from quietformer.errors import QuietformerError
+
+app = typer.Typer(
+    name="quietformer",
+    help="Train, inspect, heal and quantize transformers whose attention heads can do nothing.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("variants")(variants.variants)
+app.command("convert")(convert.convert)
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from quietformer import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the `quietformer` script."""
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except typer.TyperException as error:
+        _fail(error.format_message() if hasattr(error, "format_message") else str(error))
+    except QuietformerError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"quietformer: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`quietformer variants`: what exists, with fields and defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from quietformer.cli.output import working, write_json
+
+if TYPE_CHECKING:
+    from quietformer.specs import Registry, Spec
+
+
+def variants(
+    json_path: Path | None = typer.Option(None, "--json", metavar="PATH", help="Also write the list as JSON."),
+) -> None:
+    """List the normalizers and gates, their fields and defaults."""
+    from rich.console import Console
+    from rich.text import Text
+
+    with working("starting"):
+        from quietformer.specs import gates, normalizers
+
+        listing = {"normalizers": _describe(normalizers), "gates": _describe(gates)}
+    console = Console(highlight=False)
+    for title, rows in (("Normalizers (--attention)", listing["normalizers"]), ("Gates (--gate)", listing["gates"])):
+        console.print(Text(f"\n{title}", style="bold"))
+        for row in rows:
+            console.print(Text(f"  {row['name']}", style="bold cyan").append(f"  {row['meaning']}", style="default"))
+            for field in row["fields"]:
+                console.print(Text(f"      {field['name']} = {field['default']}".ljust(30) + field["meaning"]))
+    console.print(Text("\nWrite one as name(field=value), e.g. 'clipped_softmax(alpha=4)' or 'linear(pi_init=0.25)'."))
+    write_json(json_path, listing)
+
+
+def _describe(registry: Registry[Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "meaning": _first_line(registry[name]), "fields": _fields(registry[name])} for name in registry
+    ]
+
+
+def _first_line(spec: type[Spec]) -> str:
+    return (spec.__doc__ or "").strip().splitlines()[0]
+
+
+def _fields(spec: type[Spec]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "default": field.default, "meaning": field.description or ""}
+        for name, field in spec.model_fields.items()
+    ]

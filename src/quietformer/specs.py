@@ -1,0 +1,251 @@
+"""Frozen descriptions of things, the registries that name them, and the only way to and from JSON."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from quietformer.errors import SpecError
+
+if TYPE_CHECKING:
+    from quietformer.attention.gates import Gate
+    from quietformer.attention.normalizer import Normalizer
+
+FORMAT_VERSION = 1
+"""Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
+
+
+class Spec(BaseModel):
+    """A frozen, keyword-only, self-validating description; unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+    kind: ClassVar[str] = ""
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            # from None: pydantic's page of text says nothing that the one line does not.
+            raise SpecError(_one_line(type(self), error)) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, nested specs carrying their registered names."""
+        plain = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+        return {"kind": self.kind, **plain} if self.kind else plain
+
+    def __str__(self) -> str:
+        """The form the command line takes: `clipped_softmax(alpha=4.0)`, defaults left out."""
+        fields = type(self).model_fields.items()
+        given = [(name, getattr(self, name)) for name, field in fields if getattr(self, name) != field.default]
+        return f"{self.kind or type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
+
+
+@dataclass(frozen=True)
+class HeadGeometry:
+    """The sizes a normalizer or gate needs to be built for one attention layer."""
+
+    n_heads: int
+    d_model: int  # width of the layer's input, which gates read
+    d_value: int | None  # width of one head's output; None where it cannot be told before the first call
+
+    def features_per_head(self, what: str) -> int:
+        """The input reshaped to heads has d_model / n_heads features each."""
+        if self.d_model % self.n_heads:
+            raise SpecError(
+                f"{what} reads the input by heads, but d_model {self.d_model} is not a multiple of "
+                f"{self.n_heads} heads; use the all_heads gate"
+            )
+        return self.d_model // self.n_heads
+
+
+class NormalizerSpec(Spec):
+    """What turns a row of attention scores into weights."""
+
+    @abstractmethod
+    def build(self, geometry: HeadGeometry) -> Normalizer:
+        """A module taking (scores_BHQK, visible or None) to weights_BHQK, in float32 or wider."""
+
+
+class GateSpec(Spec):
+    """What scales a head's output by a learned function of the layer's input."""
+
+    @abstractmethod
+    def build(self, geometry: HeadGeometry) -> Gate:
+        """A module taking inputs_BQd to gates_BQH1 or gates_BQHD, in float32 or wider."""
+
+
+S = TypeVar("S", bound=Spec)
+
+
+class Registry(Generic[S]):
+    """Names for the classes of one kind; registering is what makes the CLI, JSON and tests know a class."""
+
+    def __init__(self, what: str, home: str) -> None:
+        self.what = what
+        self._home = home
+        self._registered: dict[str, type[S]] = {}
+
+    @property
+    def _classes(self) -> dict[str, type[S]]:
+        """The package that holds the classes is imported by the first question, not before."""
+        importlib.import_module(self._home)
+        return self._registered
+
+    def register(self, name: str) -> Callable[[type[S]], type[S]]:
+        def add(cls: type[S]) -> type[S]:
+            if name in self._registered:
+                raise ValueError(f"{self.what} {name!r} is registered twice")
+            cls.kind = name
+            self._registered[name] = cls
+            return cls
+
+        return add
+
+    def __getitem__(self, name: str) -> type[S]:
+        if name not in self._classes:
+            raise SpecError(f"unknown {self.what} {name!r}{_nearest(name, self._classes)}")
+        return self._classes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._classes))
+
+    def read(self, value: Any) -> S:
+        """A spec from a spec, its JSON form, or its text form."""
+        if isinstance(value, Spec):
+            if value.kind not in self._classes or type(value) is not self._classes[value.kind]:
+                raise SpecError(f"{type(value).__name__} is not a {self.what}")
+            return value
+        if isinstance(value, str):
+            return self.parse(value)
+        if isinstance(value, Mapping):
+            fields = dict(value)
+            if not isinstance(kind := fields.pop("kind", None), str):
+                raise SpecError(f"a {self.what} needs a 'kind': one of {', '.join(self)}")
+            return self[kind](**fields)
+        raise SpecError(f"a {self.what} is a spec, a mapping or text like 'name(field=value)', got {value!r}")
+
+    def parse(self, text: str) -> S:
+        """`clipped_softmax(alpha=4)` or just `softmax`; values are Python literals, nothing is evaluated."""
+        try:
+            node = ast.parse(text.strip(), mode="eval").body
+            call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+            if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
+                raise ValueError
+            fields = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise SpecError(
+                f"cannot read {self.what} {text!r}; write name(field=value), e.g. '{self._example()}'"
+            ) from None
+        return self[call.func.id](**fields)
+
+    def _example(self) -> str:
+        name = next(iter(self))
+        return f"{name}({', '.join(f'{field}=...' for field in list(self[name].model_fields)[:1])})"
+
+
+normalizers: Registry[NormalizerSpec] = Registry("normalizer", home="quietformer.attention")
+gates: Registry[GateSpec] = Registry("gate", home="quietformer.attention")
+
+
+def _default_normalizer() -> NormalizerSpec:
+    return normalizers["softmax"]()
+
+
+class AttentionSpec(Spec):
+    """The two slots of an attention layer: how scores become weights, and what gates the result."""
+
+    normalizer: Annotated[NormalizerSpec, BeforeValidator(normalizers.read)] = Field(
+        default_factory=_default_normalizer
+    )
+    gate: Annotated[GateSpec | None, BeforeValidator(lambda value: None if value is None else gates.read(value))] = None
+
+    @property
+    def label(self) -> str:
+        """A name for tables and pages."""
+        return f"{self.normalizer}" if self.gate is None else f"{self.normalizer} + {self.gate}"
+
+
+class PatchNormSpec(Spec):
+    """LayerNorm after the patch embedding of a vision transformer."""
+
+    eps: float = Field(default=1e-6, gt=0)
+
+
+class ModelSpec(Spec):
+    """Everything Quietformer changed in a model: the section saved with it."""
+
+    attention: Annotated[AttentionSpec | None, BeforeValidator(lambda value: _nested(AttentionSpec, value))] = None
+    patch_norm: Annotated[PatchNormSpec | None, BeforeValidator(lambda value: _nested(PatchNormSpec, value))] = None
+
+    def to_section(self) -> dict[str, Any]:
+        return {"version": FORMAT_VERSION, **self.to_dict()}
+
+    @classmethod
+    def from_section(cls, section: Any) -> ModelSpec:
+        return cls(**upgrade_section(section))
+
+
+def upgrade_section(section: Any) -> dict[str, Any]:
+    """A saved section in today's form; what is newer than this version is refused, never guessed at."""
+    if not isinstance(section, Mapping):
+        raise SpecError(f"the quietformer section must be a mapping, got {type(section).__name__}")
+    fields = dict(section)
+    version = fields.pop("version", None)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise SpecError(f"the quietformer section has no usable version: {version!r}")
+    if version > FORMAT_VERSION:
+        raise SpecError(
+            f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
+        )
+    return fields
+
+
+def _nested(cls: type[S], value: Any) -> S | None:
+    if value is None or isinstance(value, cls):
+        return value
+    if isinstance(value, Mapping):
+        return cls(**value)
+    raise SpecError(f"{cls.__name__} must be a mapping, got {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, Spec) else value
+
+
+def _nearest(name: str, choices: Iterable[str]) -> str:
+    names = sorted(choices)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; choose from {', '.join(names)}"
+
+
+_RELATIONS = {
+    "greater_than": (">", "gt"),
+    "greater_than_equal": (">=", "ge"),
+    "less_than": ("<", "lt"),
+    "less_than_equal": ("<=", "le"),
+}
+
+
+def _one_line(cls: type[Spec], error: ValidationError) -> str:
+    """`clipped_softmax: gamma must be <= 0, got 0.1`: the field, the value and what would be right."""
+    name = cls.kind or cls.__name__
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return f"{name} has no field {field!r}{_nearest(field, cls.model_fields)}"
+    if first["type"] in _RELATIONS:
+        sign, key = _RELATIONS[first["type"]]
+        return f"{name}: {field} must be {sign} {first['ctx'][key]:g}, got {first['input']!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    if isinstance(cause := first.get("ctx", {}).get("error"), SpecError) and (field or not cls.kind):
+        return str(cause)  # a nested spec has already named itself
+    return (
+        f"{name}: {field + ': ' if field else ''}{message}, got {first['input']!r}" if field else f"{name}: {message}"
+    )

@@ -1,0 +1,113 @@
+"""The command line: figures a person can read, the same as JSON, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+import quietformer as qf
+from quietformer.cli import main as cli
+from quietformer.specs import gates, normalizers
+from tests.models import build, inputs, logits
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["quietformer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        captured = capsys.readouterr()
+        return left.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    build("bert").save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def test_variants_lists_everything_registered(run, tmp_path):
+    code, out, _ = run("variants", "--json", tmp_path / "v.json")
+    assert code == 0
+    listing = json.loads((tmp_path / "v.json").read_text())
+    assert [row["name"] for row in listing["normalizers"]] == list(normalizers)
+    assert [row["name"] for row in listing["gates"]] == list(gates)
+    for row in listing["normalizers"] + listing["gates"]:
+        assert row["name"] in out
+        assert row["meaning"]
+        for field in row["fields"]:
+            assert field["name"] in out
+            assert field["meaning"], f"{row['name']}.{field['name']} has no description"
+
+
+def test_convert_writes_a_folder_that_loads(run, folder, tmp_path):
+    code, out, _ = run(
+        "convert", folder, tmp_path / "out", "--attention", "clipped_softmax(gamma=-0.03)",
+        "--gate", "linear(pi_init=0.25)", "--json", tmp_path / "c.json",
+    )  # fmt: skip
+    assert code == 0
+    model = qf.load(tmp_path / "out")
+    figures = json.loads((tmp_path / "c.json").read_text())
+    assert figures["layers"] == 2
+    assert figures["parameters_added"] == 2 * 4 * (8 + 1)
+    assert f"{figures['parameters_added']:,} added" in out
+    assert qf.AttentionSpec(**figures["attention"]) == qf.AttentionSpec(
+        normalizer=qf.ClippedSoftmax(gamma=-0.03), gate=qf.LinearGate(pi_init=0.25)
+    )
+    assert logits(model, inputs("bert")).isfinite().all()
+
+
+def test_convert_takes_our_own_folders_as_well(run, folder, tmp_path):
+    assert run("convert", folder, tmp_path / "one", "--attention", "softmax1")[0] == 0
+    assert run("convert", tmp_path / "one", tmp_path / "two", "--gate", "linear(weight_std=0.0)")[0] == 0
+    given, model = inputs("bert"), build("bert")
+    qf.apply_attention_(model, qf.AttentionSpec(gate=qf.LinearGate(weight_std=0.0)))
+    assert torch.equal(logits(qf.load(tmp_path / "two"), given), logits(model, given))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["variants", "--jsn", "x"], "No such option: --jsn"),
+        (["variants", "--json", "{tmp}/missing/v.json"], "No such file or directory"),
+        (["convert"], "Missing argument 'MODEL'"),
+        (["convert", "{bert}", "{tmp}/o"], "nothing to change"),
+        (["convert", "{bert}", "{tmp}/o", "--attention", "cliped_softmax"], "did you mean 'clipped_softmax'?"),
+        (["convert", "{bert}", "{tmp}/o", "--attention", "clipped_softmax(gamma=0.1)"], "gamma must be <= 0, got 0.1"),
+        (["convert", "{bert}", "{tmp}/o", "--attention", "clipped_softmax(gama=0.1)"], "did you mean 'gamma'?"),
+        (["convert", "{bert}", "{tmp}/o", "--gate", "linear(pi_init=2)"], "pi_init must be < 1, got 2"),
+        (["convert", "{bert}", "{tmp}/o", "--gate", "linear(("], "cannot read gate"),
+        (["convert", "{tmp}/absent", "{tmp}/o", "--attention", "softmax1"], "is not there"),
+        (["convert", "{tmp}/empty", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
+        (["convert", "{tmp}/pickled", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
+        (["convert", "{bert}", "{tmp}/empty/file", "--attention", "softmax1"], "not a model folder"),
+        (["convert", "{bert}", "{tmp}/o", "--patch-norm"], "patch_embeddings"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(run, folder, tmp_path, arguments, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "file").write_text("x")
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "config.json").write_text((folder / "config.json").read_text())
+    torch.save(build("bert").state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
+    code, out, err = run(*(argument.format(tmp=tmp_path, bert=folder) for argument in arguments))
+    assert code == 2
+    assert message in err
+    last = [line for line in err.splitlines() if line.startswith("quietformer:")]
+    assert len(last) == 1
+    assert "Traceback" not in err + out
+    assert not (tmp_path / "o").exists()
+
+
+def test_no_arguments_shows_help_and_version_the_version(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "convert" in out
+    assert run("--version")[1].strip() == qf.__version__

@@ -1,0 +1,43 @@
+"""A Hugging Face Trainer trains changed models, moves the warm-up on, and leaves checkpoints that load."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+
+import quietformer as qf
+from tests.models import VARIANTS, build, inputs, logits
+
+
+class Copies(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        tokens = torch.randint(3, 90, (6,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def test_a_trainer_advances_the_warmup_once_for_each_optimizer_step(tmp_path):
+    model = build("bert")
+    qf.apply_attention_(model, VARIANTS["clipped-warmup"])
+    settings = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=3,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        gradient_checkpointing=True,
+        save_steps=2,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    Trainer(model=model, args=settings, train_dataset=Copies(), callbacks=[qf.WarmupCallback()]).train()
+    assert [core.normalizer.step.item() for _, core in qf.attention_cores(model)] == [3, 3]
+    stored = qf.load(tmp_path / "checkpoint-2")
+    assert [core.normalizer.step.item() for _, core in qf.attention_cores(stored)] == [2, 2]
+    loaded = qf.load(tmp_path / "checkpoint-3")
+    assert torch.equal(logits(loaded, inputs("bert")), logits(model.eval(), inputs("bert")))
+    # A loaded model trains again: transformers must not take it for a quantized one.
+    Trainer(model=loaded, args=settings, train_dataset=Copies()).train()

@@ -1,0 +1,98 @@
+"""`make families`: check every architecture and write the table to docs/families.md and results/families.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", help="architectures to try; all by default, and only then is the table written"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+
+    from tools.families.check import check_one
+    from tools.families.tiny import architectures
+
+    known = architectures()
+    if unknown := sorted(set(arguments.names) - set(known)):
+        parser.error(f"no such architecture: {', '.join(unknown)}")
+    names = arguments.names or known
+    started, rows = time.monotonic(), []
+    with ProcessPoolExecutor(arguments.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(check_one, name) for name in names]):
+            row = done.result()
+            rows.append(row)
+            print(f"[{len(rows)}/{len(names)}] {row['name']}: {row['status']} {row['reason'][:110]}", flush=True)
+    rows.sort(key=lambda row: row["name"])
+    counts = Counter(row["status"] for row in rows)
+    print(f"\n{dict(counts)} of {len(rows)} in {time.monotonic() - started:.0f} s")
+    if not arguments.names:
+        write(rows, counts)
+    return 1 if counts["failed"] else 0
+
+
+def write(rows: list[dict[str, Any]], counts: Counter[str]) -> None:
+    import torch
+    import transformers
+
+    versions = {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    figures = {"command": "make families", "versions": versions, "counts": dict(counts), "architectures": rows}
+    _replace(ROOT / "results" / "families.json", json.dumps(figures, indent=1) + "\n")
+    lines = [
+        "# Which architectures take it",
+        "",
+        "Written by `make families`: a tiny random model of every architecture in the installed transformers that",
+        "calls the attention interface or claims support for attention backends. Checked: the vanilla core, gamma = 0",
+        "and open gates against transformers' eager attention; that clipping and closed gates do change the output;",
+        "causality and padding wherever eager attention has them; save and load; removal.",
+        "",
+        f"transformers {versions['transformers']}, torch {versions['torch']}: "
+        + ", ".join(f"**{counts[status]} {status}**" for status in ("passed", "refused", "failed", "not built"))
+        + f" of {len(rows)}.",
+        "",
+        "*Refused* means that `apply_attention_`, or the first forward of a gated layer, raises",
+        "`UnsupportedModelError` with this reason. *Not built* means that no tiny model could be made here, so nothing",
+        "is claimed.",
+        "",
+        "| architecture | class tried | status | layers | difference to eager | causal | padding | notes |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        parity = "" if row["parity"] is None else "0" if row["parity"] == 0 else f"{row['parity']:.0e}"
+        notes = "; ".join([row["reason"], *row["notes"]]).strip("; ").replace("|", "\\|")
+        tick = {True: "yes", False: ""}
+        lines.append(
+            f"| {row['name']} | {row['model_class']} | {row['status']} | {row['layers'] or ''} | {parity} "
+            f"| {tick[row['causal']]} | {tick[row['padding']]} | {notes} |"
+        )
+    _replace(ROOT / "docs" / "families.md", "\n".join(lines) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
