@@ -13,8 +13,9 @@ import quietformer as qf
 
 SOURCE = Path(qf.__file__).parent
 LEVELS = {  # a room may import from rooms of its own level or below
-    "errors": 0, "_autoload": 0, "specs": 1, "section": 2, "attention": 3, "families": 3, "quant": 3, "checkpoint": 4,
-    "sources": 5, "data": 5, "train": 5, "analysis": 5, "export": 5, "study": 6, "report": 6, "cli": 7, "__init__": 8,
+    "errors": 0, "_autoload": 0, "files": 0, "specs": 1, "section": 2, "attention": 3, "families": 3, "quant": 3,
+    "checkpoint": 4, "sources": 5, "data": 5, "train": 5, "analysis": 5, "export": 5, "study": 6, "report": 6, "cli": 7,
+    "__main__": 8, "__init__": 8,
 }  # fmt: skip
 
 
@@ -22,7 +23,7 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def imports(tree: ast.Module, *, only_types: bool = False):
+def imports(tree: ast.Module):
     """Modules of ours imported when the file is: not those inside functions or for type checkers alone."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("quietformer"):

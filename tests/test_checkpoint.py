@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    BertForMaskedLM,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPVisionConfig,
+    PreTrainedTokenizerFast,
+)
 
 import quietformer as qf
 from quietformer import checkpoint
@@ -205,11 +216,11 @@ DAMAGE = {
     "weights empty": (lambda f: (f / WEIGHTS).write_bytes(b""), "damaged or cut short"),
     "weights are a pickle": (lambda f: torch.save({}, f / WEIGHTS), "damaged or cut short"),
     "missing tensor": (lambda f: edit_weights(f, lambda t: t.pop(QUERY)), "1 missing tensors"),
-    "missing gate": (lambda f: edit_weights(f, lambda t: t.pop(GATE)), "missing: ['gating.weight']"),
+    "missing gate": (lambda f: edit_weights(f, lambda t: t.pop(GATE)), "gating.weight is missing from the weights"),
     "renamed tensor": (lambda f: edit_weights(f, lambda t: t.update({QUERY + "s": t.pop(QUERY)})), "missing tensors"),
     "renamed gate": (
         lambda f: edit_weights(f, lambda t: t.update({GATE.replace("gating.w", "gatings.w"): t.pop(GATE)})),
-        "other attention tensors than the spec needs",
+        "gating.weight is missing from the weights",
     ),
     "extra tensor": (lambda f: edit_weights(f, lambda t: t.update(extra=torch.ones(2))), "unexpected tensors"),
     "wrong shape": (lambda f: edit_weights(f, lambda t: t.update({QUERY: torch.ones(3, 3)})), "has shape (3, 3)"),
@@ -222,7 +233,15 @@ DAMAGE = {
         "trust_remote_code=True if you trust it",
     ),
     "bad model value": (lambda f: edit_config(f, lambda c: c.update(hidden_size="wide")), "does not load"),
-    "other sizes": (lambda f: edit_config(f, lambda c: c.update(num_hidden_layers=3)), ""),
+    "other sizes": (lambda f: edit_config(f, lambda c: c.update(num_hidden_layers=3)), "missing from the weights"),
+    "no heads": (lambda f: edit_config(f, lambda c: c.update(num_attention_heads=0)), "does not load"),
+    "bad labels": (lambda f: edit_config(f, lambda c: c.update(id2label=3)), "does not load"),
+    "bad dtype": (lambda f: edit_config(f, lambda c: c.update(dtype="float99")), "does not load"),
+    "deep config": (lambda f: (f / "config.json").write_text("[" * 100_000), "cannot be read as JSON"),
+    "whole numbers": (
+        lambda f: edit_weights(f, lambda t: t.update({GATE: t[GATE].to(torch.int8)})),
+        "the model needs",
+    ),
 }
 
 
@@ -235,6 +254,16 @@ def test_damage_is_refused_in_one_line(name, folder):
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
     assert str(folder) in str(raised.value)
+
+
+def test_a_shard_outside_the_folder_is_refused(folder):
+    shutil.copy(folder / WEIGHTS, folder.parent / "s.safetensors")
+    shutil.copy(folder / WEIGHTS, folder / "s.safetensors")
+    index = {"metadata": {}, "weight_map": {name: "../s.safetensors" for name in load_file(folder / WEIGHTS)}}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    section(lambda s: s.update(weights=f"{WEIGHTS}.index.json"))(folder)
+    with pytest.raises(qf.CheckpointError, match="not a file of the folder"):
+        qf.load(folder)
 
 
 def test_a_missing_shard_is_named(folder):
@@ -283,6 +312,103 @@ def test_an_interrupted_save_leaves_the_old_folder_whole(folder, error, monkeypa
     assert raised.type in (KeyboardInterrupt, OSError)
     assert torch.equal(logits(qf.load(folder), given), old)
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
+
+
+def test_an_interruption_between_the_renames_puts_the_old_folder_back(folder, monkeypatch):
+    given, old, rename = inputs("bert"), logits(qf.load(folder), inputs("bert")), os.rename
+    model = build("bert", seed=3)
+    qf.apply_attention_(model, VARIANTS["softmax1"])
+    calls = []
+
+    def second_fails(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", second_fails)
+    with pytest.raises(KeyboardInterrupt):
+        qf.save(model, folder)
+    assert torch.equal(logits(qf.load(folder), given), old)
+    assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
+
+
+def test_models_that_share_a_config_do_not_share_their_attention(tmp_path):
+    config = build("bert").config
+    models, given = [BertForMaskedLM(config).eval() for _ in range(3)], inputs("bert")
+    plain = logits(models[2], given)
+    qf.apply_attention_(models[0], VARIANTS["clipped-gamma"])
+    qf.apply_attention_(models[1], VARIANTS["softmax1"])
+    for index in (0, 1):
+        qf.save(models[index], tmp_path / str(index))
+        assert torch.equal(logits(qf.load(tmp_path / str(index)), given), logits(models[index], given))
+    assert torch.equal(logits(models[2], given), plain)
+    qf.remove_attention_(models[0])
+    assert logits(models[1], given).isfinite().all()
+
+
+def clip():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    text = CLIPTextConfig(**sizes, vocab_size=99, max_position_embeddings=32, eos_token_id=2)
+    vision = CLIPVisionConfig(**sizes, image_size=16, patch_size=8)
+    torch.manual_seed(0)
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0.0, 0.2)
+    return model
+
+
+@pytest.mark.parametrize("how", ["save", "save_pretrained"])
+def test_parts_of_a_composite_model_load_with_their_attention(how, tmp_path):
+    model, tokens = clip(), inputs("bert")["input_ids"]
+    qf.apply_attention_(model, VARIANTS["both"])
+    if how == "save":
+        qf.save(model, tmp_path / "clip")
+    else:
+        model.save_pretrained(tmp_path / "clip")
+    with torch.no_grad():
+        expected = model.text_model(tokens).last_hidden_state
+        alone = CLIPTextModel.from_pretrained(tmp_path / "clip")
+        assert torch.equal(alone(tokens).last_hidden_state, expected)
+        model.text_model.save_pretrained(tmp_path / "text")
+        alone = CLIPTextModel.from_pretrained(tmp_path / "text")
+        assert torch.equal(alone(tokens).last_hidden_state, expected)
+    whole = qf.load(tmp_path / "clip")
+    assert len(list(qf.attention_cores(whole))) == 4
+
+
+def test_attention_in_a_part_only_is_not_saved_as_the_whole(tmp_path):
+    model = clip()
+    qf.apply_attention_(model.vision_model, VARIANTS["softmax1"])
+    with pytest.raises(qf.QuietformerError, match="applied to a part"):
+        qf.save(model, tmp_path / "out")
+    qf.remove_attention_(model)
+    model(input_ids=inputs("bert")["input_ids"], pixel_values=torch.randn(2, 3, 16, 16))
+
+
+def test_the_folder_says_what_it_needs_and_drops_a_foreign_tokenizer(folder, tmp_path):
+    assert "import quietformer" in (folder / "README.md").read_text()
+    (folder / "vocab.txt").write_text("old")
+    (folder / "model-card.md").write_text("mine")
+    qf.save(build_changed(), folder)
+    assert not (folder / "vocab.txt").exists()
+    assert (folder / "model-card.md").read_text() == "mine"
+
+
+def train_without_telling(model, *, steps):
+    for _ in range(steps):
+        model.train()(**inputs("bert"))
+
+
+def test_a_warmup_nobody_moved_is_noticed(tmp_path):
+    model = build("bert")
+    qf.apply_attention_(model, VARIANTS["clipped-warmup"])
+    with pytest.warns(UserWarning, match="gamma is still 0"):
+        qf.save(model, tmp_path / "out")
+    with pytest.warns(UserWarning, match="gamma is still 0"):
+        train_without_telling(model, steps=200)
 
 
 def test_save_refuses_what_it_would_lose(tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
 import torch
 
 import quietformer as qf
+from quietformer.checkpoint import quiet_transformers
 from quietformer.cli import main as cli
 from quietformer.specs import gates, normalizers
 from tests.models import build, inputs, logits
@@ -28,7 +30,8 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture
 def folder(tmp_path):
-    build("bert").save_pretrained(tmp_path / "bert")
+    with quiet_transformers():
+        build("bert").save_pretrained(tmp_path / "bert")
     return tmp_path / "bert"
 
 
@@ -63,12 +66,35 @@ def test_convert_writes_a_folder_that_loads(run, folder, tmp_path):
     assert logits(model, inputs("bert")).isfinite().all()
 
 
-def test_convert_takes_our_own_folders_as_well(run, folder, tmp_path):
-    assert run("convert", folder, tmp_path / "one", "--attention", "softmax1")[0] == 0
-    assert run("convert", tmp_path / "one", tmp_path / "two", "--gate", "linear(weight_std=0.0)")[0] == 0
-    given, model = inputs("bert"), build("bert")
-    qf.apply_attention_(model, qf.AttentionSpec(gate=qf.LinearGate(weight_std=0.0)))
-    assert torch.equal(logits(qf.load(tmp_path / "two"), given), logits(model, given))
+def test_convert_takes_our_own_folders_and_keeps_what_is_not_named(run, folder, tmp_path):
+    assert run("convert", folder, tmp_path / "one", "--gate", "linear")[0] == 0
+    assert run("convert", tmp_path / "one", tmp_path / "two", "--attention", "softmax1")[0] == 0
+    one, two = qf.load(tmp_path / "one"), qf.load(tmp_path / "two")
+    for (_, before), (_, after) in zip(qf.attention_cores(one), qf.attention_cores(two), strict=True):
+        assert after.spec == qf.AttentionSpec(normalizer=qf.Softmax1(), gate=qf.LinearGate())
+        assert torch.equal(before.gating.weight, after.gating.weight)
+    code, out, _ = run("convert", tmp_path / "two", tmp_path / "three", "--gate", "none")
+    assert code == 0
+    assert "72 removed" in out
+    assert next(qf.attention_cores(qf.load(tmp_path / "three")))[1].spec == qf.AttentionSpec(normalizer=qf.Softmax1())
+
+
+def test_convert_is_reproducible_and_says_with_which_seed(run, folder, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run("convert", folder, tmp_path / name, "--gate", "mlp", "--seed", seed, "--json", tmp_path / f"{name}.json")
+    weights = [(tmp_path / name / "quietformer.safetensors").read_bytes() for name in "abc"]
+    assert weights[0] == weights[1] != weights[2]
+    assert json.loads((tmp_path / "c.json").read_text())["seed"] == 1
+
+
+def test_convert_replaces_a_model_only_when_told(run, folder, tmp_path):
+    assert run("convert", folder, tmp_path / "out", "--attention", "softmax1")[0] == 0
+    code, _, err = run("convert", folder, tmp_path / "out", "--gate", "linear")
+    assert code == 2
+    assert "--overwrite" in err
+    assert run("convert", folder, tmp_path / "out", "--gate", "linear", "--overwrite")[0] == 0
+    assert next(qf.attention_cores(qf.load(tmp_path / "out")))[1].spec.gate == qf.LinearGate()
+    assert "is MODEL itself" in run("convert", folder, folder, "--gate", "linear", "--overwrite")[2]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +102,8 @@ def test_convert_takes_our_own_folders_as_well(run, folder, tmp_path):
     [
         (["nope"], "No such command 'nope'"),
         (["variants", "--jsn", "x"], "No such option: --jsn"),
-        (["variants", "--json", "{tmp}/missing/v.json"], "No such file or directory"),
+        (["variants", "--json", "{tmp}/missing/v.json"], "there is no folder"),
+        (["variants", "--json", "{tmp}"], "is a folder"),
         (["convert"], "Missing argument 'MODEL'"),
         (["convert", "{bert}", "{tmp}/o"], "nothing to change"),
         (["convert", "{bert}", "{tmp}/o", "--attention", "cliped_softmax"], "did you mean 'clipped_softmax'?"),
@@ -85,9 +112,24 @@ def test_convert_takes_our_own_folders_as_well(run, folder, tmp_path):
         (["convert", "{bert}", "{tmp}/o", "--gate", "linear(pi_init=2)"], "pi_init must be < 1, got 2"),
         (["convert", "{bert}", "{tmp}/o", "--gate", "linear(("], "cannot read gate"),
         (["convert", "{tmp}/absent", "{tmp}/o", "--attention", "softmax1"], "is not there"),
-        (["convert", "{tmp}/empty", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
-        (["convert", "{tmp}/pickled", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
+        (["convert", "{tmp}/empty", "{tmp}/o", "--attention", "softmax1"], "has no config.json"),
+        (["convert", "{tmp}/pickled", "{tmp}/o", "--attention", "softmax1"], "has no safetensors"),
+        (["convert", "{tmp}/cut", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
+        (["convert", "{tmp}/wide", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
+        (["convert", "{tmp}/deeper", "{tmp}/o", "--attention", "softmax1"], "would be random numbers"),
+        (["convert", "nowhere", "{tmp}/o", "--attention", "softmax1"], "there is no folder 'nowhere' here"),
         (["convert", "{bert}", "{tmp}/empty/file", "--attention", "softmax1"], "not a model folder"),
+        (
+            ["convert", "{bert}", "{tmp}/o", "--json", "{tmp}/no/x.json", "--attention", "softmax1"],
+            "there is no folder",
+        ),
+        (["convert", "{bert}", "{tmp}/o", "--attention", "linear"], "'linear' is a gate"),
+        (["convert", "{bert}", "{tmp}/o", "--attention", "softmax1(x=1)"], "has no field 'x'; it has none"),
+        (["convert", "{bert}", "{tmp}/o", "--attention", "clipped_softmax(alpha={{[]:1}})"], "cannot read normalizer"),
+        (
+            ["convert", "{bert}", "{tmp}/o", "--attention", "clipped_softmax(alpha=4, alpha=2)"],
+            "cannot read normalizer",
+        ),
         (["convert", "{bert}", "{tmp}/o", "--patch-norm"], "patch_embeddings"),
     ],
 )
@@ -97,11 +139,18 @@ def test_mistakes_get_one_line_and_exit_code_2(run, folder, tmp_path, arguments,
     (tmp_path / "pickled").mkdir()
     (tmp_path / "pickled" / "config.json").write_text((folder / "config.json").read_text())
     torch.save(build("bert").state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
+    for name in ("cut", "wide", "deeper"):
+        shutil.copytree(folder, tmp_path / name)
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    for name, change in (("wide", {"hidden_size": "wide"}), ("deeper", {"num_hidden_layers": 3})):
+        config = json.loads((folder / "config.json").read_text()) | change
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
     code, out, err = run(*(argument.format(tmp=tmp_path, bert=folder) for argument in arguments))
     assert code == 2
     assert message in err
-    last = [line for line in err.splitlines() if line.startswith("quietformer:")]
-    assert len(last) == 1
+    assert len([line for line in err.splitlines() if line.strip()]) == 1, err
+    assert err.startswith("quietformer: ")
     assert "Traceback" not in err + out
     assert not (tmp_path / "o").exists()
 

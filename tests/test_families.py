@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,6 @@ def test_the_table_is_complete_and_nothing_in_it_failed():
     assert sum(status == "passed" for status in rows.values()) >= 120
     page = (ROOT / "docs" / "families.md").read_text()
     for name, status in rows.items():
-        assert f"| {name} |" in page
-        assert status in page
+        assert re.search(rf"^\| {name} \| \w* \| {status} \|", page, re.MULTILINE)
     if figures["versions"]["transformers"] == transformers.__version__:
         assert sorted(rows) == architectures()

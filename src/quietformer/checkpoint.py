@@ -13,30 +13,34 @@ import json
 import os
 import shutil
 import tempfile
-from collections import Counter
+import warnings
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import transformers
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-from quietformer.attention.inject import apply_attention_
+from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.attention.layers import CORE
 from quietformer.errors import CheckpointError, QuietformerError
-from quietformer.families.vit import add_patch_norm_
+from quietformer.families.vit import NORM, add_patch_norm_
 from quietformer.section import METHOD, QuietformerSection, model_spec
 from quietformer.specs import ModelSpec
 
 PLAIN, OURS = "model", "quietformer"
 """Stems of the weight files: transformers' own, and the one it does not look for."""
 PROCESSOR_FILES = (
-    "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "chat_template*",
-    "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "generation_config.json",
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "vocab.bpe", "merges.txt",
+    "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*.model", "spm*.model", "*.spm",
+    "*.tiktoken", "bpe.codes", "dict.txt", "normalizer.json", "chat_template.*", "preprocessor_config.json",
+    "processor_config.json", "video_preprocessor_config.json", "generation_config.json",
 )  # fmt: skip
 
 
@@ -50,19 +54,51 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = N
         raise QuietformerError(
             f"{type(model).__name__} is not a transformers model; save takes the model inside its wrapper"
         )
-    if model_spec(model) == ModelSpec():
-        raise QuietformerError("nothing of Quietformer is in this model; save it with model.save_pretrained")
+    _check_described(model)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
-    with _whole_folder(folder) as draft:
-        model.save_pretrained(draft)
-        _rename_weights(draft)
-        _add_processor(model, processor, draft)
+    try:
+        with _whole_folder(folder) as draft, quiet_transformers():
+            model.save_pretrained(draft)
+            _rename_weights(draft)
+            _add_processor(model, processor, draft)
+            if not (draft / "README.md").exists() and not (folder / "README.md").exists():
+                (draft / "README.md").write_text(_readme(model_spec(model)), encoding="utf-8")
+    except SafetensorError as error:
+        raise QuietformerError(f"cannot write {folder}: {_in_one_line(error)}") from error
+
+
+def _check_described(model: PreTrainedModel) -> None:
+    """What the section says must be what is in the model, or the folder would load as something else."""
+    spec = model_spec(model)
+    inside = {core.spec for _, core in attention_cores(model)}
+    if spec == ModelSpec() and not inside:
+        raise QuietformerError("nothing of Quietformer is in this model; save it with model.save_pretrained")
+    if inside != ({spec.attention} if spec.attention is not None else set()):
+        raise QuietformerError(
+            f"the attention was applied to a part of this {type(model).__name__} only, which a folder cannot say; "
+            "apply it to the whole model, or save the part"
+        )
+    for _, core in attention_cores(model):
+        step = getattr(core.normalizer, "step", None)
+        if step is not None and int(step) == 0:
+            warnings.warn(f"{core.spec.normalizer} is saved with its warm-up at step 0: gamma is still 0", stacklevel=3)
+            break
+
+
+def _readme(spec: ModelSpec) -> str:
+    """Whoever finds the folder without us is told what it needs."""
+    return (
+        "# A Quietformer model\n\n"
+        f"Attention: `{spec.attention.label if spec.attention else 'softmax'}`. Plain transformers cannot load this folder. "
+        "Install quietformer, then\n\n"
+        "```python\nimport quietformer\nmodel = quietformer.load(folder)  # or AutoModel....from_pretrained(folder)\n```\n"
+    )
 
 
 def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
     """The model of a folder written by `save`, or by `save_pretrained` of a changed model; in eval mode."""
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     config = _read_config(folder)
     section = config.get("quantization_config")
     if not isinstance(section, dict) or section.get("quant_method") != METHOD:
@@ -76,7 +112,7 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
         raise CheckpointError(f"{folder / 'config.json'}: {error}") from None
     _check_weight_files(folder, section.get("weights", f"{PLAIN}.safetensors"))
     model_class = _model_class(folder, config, trust_remote_code)
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             model, info = model_class.from_pretrained(
                 str(folder),
@@ -87,7 +123,7 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
             )
         except QuietformerError as error:
             raise CheckpointError(f"{folder}: {error}") from None
-        except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
+        except Exception as error:  # whatever a damaged config makes transformers stumble over
             raise CheckpointError(f"{folder} does not load: {_in_one_line(error)}") from error
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
@@ -110,22 +146,21 @@ def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | N
 
 
 def _check_core_tensors(model: PreTrainedModel, files: list[str] | None) -> None:
-    """A core without its tensors would start from uninitialised memory; names on disk may differ above the core."""
+    """Every kind of tensor we added is in the files; names on disk may differ in what stands before."""
 
-    def tails(names: Any) -> Counter[str]:
-        return Counter(name.rpartition(f".{CORE}.")[2] for name in names if f".{CORE}." in name)
+    def tails(names: Any) -> set[str]:
+        marks = (f".{CORE}.", f".{NORM}.")
+        return {mark + name.rpartition(mark)[2] for name in names for mark in marks if mark in name}
 
     if not files or not all(str(file).endswith(".safetensors") for file in files):
         return
-    wanted, stored = tails(model.state_dict()), Counter[str]()
+    stored: set[str] = set()
     for file in files:
         with safe_open(file, framework="pt") as tensors:
-            stored += tails(tensors.keys())
-    if wanted != stored:
-        missing, extra = wanted - stored, stored - wanted
+            stored |= tails(tensors.keys())
+    if missing := sorted(tails(model.state_dict()) - stored):
         raise CheckpointError(
-            f"the weights hold other attention tensors than the spec needs (missing: {sorted(missing) or 'none'}, "
-            f"extra: {sorted(extra) or 'none'})"
+            f"the weights lack {', '.join(name.strip('.') for name in missing)}, which the spec needs"
         )
 
 
@@ -138,7 +173,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} has no config.json, so it is not a model folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {_in_one_line(error)}") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
@@ -160,9 +195,11 @@ def _check_weight_files(folder: Path, name: Any) -> None:
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{index} is not a weight index: {_in_one_line(error)}") from None
     for shard in shards:
-        if not (folder / Path(shard).name).is_file():
-            raise CheckpointError(f"{folder / Path(shard).name}, named in {index.name}, is not there")
-        _check_safetensors(folder / Path(shard).name)
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise CheckpointError(f"{index} names {shard!r}, which is not a file of the folder")
+        if not (folder / shard).is_file():
+            raise CheckpointError(f"{folder / shard}, named in {index.name}, is not there")
+        _check_safetensors(folder / shard)
 
 
 def _check_safetensors(path: Path) -> None:
@@ -180,7 +217,7 @@ def _model_class(folder: Path, config: dict[str, Any], trust_remote_code: bool) 
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise CheckpointError(f"{folder / 'config.json'}: architectures must name one class, got {names!r}")
-    known = _find_class(names[0], str(config.get("model_type")))
+    known = find_class(names[0], str(config.get("model_type")))
     if isinstance(known, type) and issubclass(known, PreTrainedModel) and known.config_class is not None:
         if (got := config.get("model_type")) != (expected := known.config_class.model_type):
             raise CheckpointError(f"{folder / 'config.json'}: {names[0]} has model_type {expected!r}, got {got!r}")
@@ -195,7 +232,7 @@ def _model_class(folder: Path, config: dict[str, Any], trust_remote_code: bool) 
     raise CheckpointError(f"{folder / 'config.json'}: unknown architecture {names[0]!r}; {hint}")
 
 
-def _find_class(name: str, model_type: str) -> Any:
+def find_class(name: str, model_type: str) -> Any:
     """A class of transformers, exported at the top or only in the folder of its model type."""
     if (known := getattr(transformers, name, None)) is not None:
         return known
@@ -218,9 +255,15 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():
             _carry_over(folder, draft)
             old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
-            os.rename(folder, old / folder.name)
-            os.rename(draft, folder)
-            shutil.rmtree(old)
+            try:
+                os.rename(folder, old / folder.name)
+                os.rename(draft, folder)
+            except BaseException:
+                if not folder.exists():
+                    os.rename(old / folder.name, folder)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(draft, folder)
     finally:
@@ -235,11 +278,10 @@ def _open_permissions(draft: Path) -> None:
 
 
 def _carry_over(old: Path, draft: Path) -> None:
-    """What is not ours to replace (a README, notes, figures) stays; weights of an earlier save go."""
+    """What is not ours to replace (a README, notes, figures) stays; an earlier model's weights and tokenizer go."""
+    stale = (f"{PLAIN}*.safetensors*", f"{OURS}*.safetensors*", "pytorch_model*.bin", *PROCESSOR_FILES)
     for entry in old.iterdir():
-        if not (draft / entry.name).exists() and not entry.name.startswith(
-            (f"{PLAIN}.safe", f"{OURS}.safe", f"{PLAIN}-", f"{OURS}-")
-        ):
+        if not (draft / entry.name).exists() and not any(fnmatch(entry.name, pattern) for pattern in stale):
             (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)
 
 
@@ -255,8 +297,18 @@ def _rename_weights(draft: Path) -> None:
         _write_json(draft / name, content)
         index.unlink()
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
-    config["quantization_config"]["weights"] = name
+    for section in _sections(config):
+        section["weights"] = name
     _write_json(draft / "config.json", config)
+
+
+def _sections(config: Any) -> Iterator[dict[str, Any]]:
+    """Ours, of the model and of every part that could be loaded by itself."""
+    if isinstance(config, dict):
+        if isinstance(section := config.get("quantization_config"), dict) and section.get("quant_method") == METHOD:
+            yield section
+        for value in config.values():
+            yield from _sections(value)
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -267,9 +319,16 @@ def _add_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
     if processor is not None:
         processor.save_pretrained(draft)
         return
-    origin = Path(str(model.config.name_or_path or ""))
-    if not str(model.config.name_or_path) or not origin.is_dir():
+    name = str(model.config.name_or_path or "")
+    if not name:
         return
+    origin = Path(name)
+    if not origin.is_dir():
+        # A hub id: whatever lies in the cache beside its config; nothing is fetched.
+        config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
+        if not isinstance(config, str):
+            return
+        origin = Path(config).parent
     for pattern in PROCESSOR_FILES:
         for path in origin.glob(pattern):
             if path.is_file() and not (draft / path.name).exists():
@@ -277,16 +336,20 @@ def _add_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Its report of missing tensors is worth less than the error we raise from it."""
+def quiet_transformers() -> Iterator[None]:
+    """Its bars, retries and reports of missing tensors are worth less than the one line we make of them."""
     logging: Any = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_logging: Any = huggingface_hub.logging
+    hub_verbosity = hub_logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
         if bars:
             logging.enable_progress_bar()
 

@@ -84,15 +84,10 @@ class QuietformerLoader(HfQuantizer):
         from quietformer.checkpoint import put_in_  # here, since it needs the models that are importing us
 
         put_in_(model, self.quantization_config.spec, kwargs.get("checkpoint_files"))
-        self.shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        self.expected = {name: (t.shape, t.is_floating_point()) for name, t in model.state_dict().items()}
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
-        # transformers takes tensors of any shape for what calls itself quantized, so look afterwards.
-        for name, tensor in model.state_dict().items():
-            if tensor.shape != self.shapes.get(name, tensor.shape):
-                raise CheckpointError(
-                    f"{name} has shape {tuple(tensor.shape)} in the weights, the model needs {tuple(self.shapes[name])}"
-                )
+        self._check_loaded(model)
         # From here on it is an ordinary model: trainers and casts refuse what calls itself quantized.
         for name in ("hf_quantizer", "is_quantized", "quantization_method"):
             model.__dict__.pop(name, None)
@@ -104,6 +99,18 @@ class QuietformerLoader(HfQuantizer):
             None  # true of the folder, not of the model: `save_pretrained` writes its own name
         )
 
+    def _check_loaded(self, model: PreTrainedModel) -> None:
+        """transformers takes tensors of any shape for what calls itself quantized, and leaves ours unset if missing."""
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            shape, floating = self.expected.get(name, (tensor.shape, tensor.is_floating_point()))
+            if tensor.shape != shape or tensor.is_floating_point() != floating:
+                raise CheckpointError(
+                    f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype} in the weights, "
+                    f"the model needs shape {tuple(shape)} and {'real' if floating else 'whole'} numbers"
+                )
+            if ".quiet." in name and not getattr(tensor, "_is_hf_initialized", False):
+                raise CheckpointError(f"{name} is missing from the weights")
+
 
 def model_spec(model: PreTrainedModel) -> ModelSpec:
     """What was changed in this model; an empty spec if nothing was."""
@@ -111,14 +118,19 @@ def model_spec(model: PreTrainedModel) -> ModelSpec:
     return carried.spec if isinstance(carried, QuietformerSection) else ModelSpec()
 
 
-def write_section_(model: PreTrainedModel, spec: ModelSpec) -> None:
-    """Make every later `save_pretrained`, a Trainer's included, carry the spec, or carry nothing if it is empty."""
-    config = model.config
-    carried = getattr(config, "quantization_config", None)
-    if carried is not None and not isinstance(carried, QuietformerSection):
+def check_unquantized(model: PreTrainedModel) -> None:
+    """There is one place for such a section; a model quantized by another method has it taken."""
+    carried = getattr(model.config, "quantization_config", None)
+    ours = isinstance(carried, dict) and carried.get("quant_method") == METHOD
+    if carried is not None and not ours and not isinstance(carried, QuietformerSection):
         raise UnsupportedModelError(
             f"{type(model).__name__} is already quantized by another method; load it unquantized, then apply"
         )
+
+
+def write_section_(model: PreTrainedModel, spec: ModelSpec) -> None:
+    """Make every later `save_pretrained`, a Trainer's included, carry the spec, or carry nothing if it is empty."""
+    config = model.config
     if spec == ModelSpec():
         for name in ("quantization_config", "attn_implementation"):
             if name in vars(config):

@@ -28,7 +28,10 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
     kind: ClassVar[str] = ""
 
-    def __init__(self, /, **fields: Any) -> None:
+    def __init__(self, /, *values: Any, **fields: Any) -> None:
+        if values:
+            example = next(iter(type(self).model_fields), "field")
+            raise SpecError(f"{type(self).__name__} takes its fields by name: {type(self).__name__}({example}=...)")
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -110,6 +113,9 @@ class Registry(Generic[S]):
 
     def __getitem__(self, name: str) -> type[S]:
         if name not in self._classes:
+            for other in (normalizers, gates):
+                if other is not self and name in other._registered:
+                    raise SpecError(f"{name!r} is a {other.what}, not a {self.what}")
             raise SpecError(f"unknown {self.what} {name!r}{_nearest(name, self._classes)}")
         return self._classes[name]
 
@@ -139,7 +145,9 @@ class Registry(Generic[S]):
             if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
                 raise ValueError
             fields = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            if len(fields) != len(call.keywords):
+                raise ValueError("a field twice")
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise SpecError(
                 f"cannot read {self.what} {text!r}; write name(field=value), e.g. '{self._example()}'"
             ) from None
@@ -221,6 +229,8 @@ def _plain(value: Any) -> Any:
 
 def _nearest(name: str, choices: Iterable[str]) -> str:
     names = sorted(choices)
+    if not names:
+        return "; it has none"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; choose from {', '.join(names)}"
 

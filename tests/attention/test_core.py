@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quietformer as qf
-from quietformer.attention.core import TAPS, AttentionCore
+from quietformer.attention.core import TAPS, AttentionCore, LayerCall
 from quietformer.specs import HeadGeometry
 
 
@@ -67,6 +67,32 @@ def test_every_kind_of_mask_hides_the_same_keys(hidden):
     assert (with_float[:, 1] == 0).all()
 
 
+def test_a_bfloat16_mask_hides_as_well():
+    query, key, value = (tensor.bfloat16() for tensor in tensors())
+    mask = torch.zeros(2, 1, 3, 5, dtype=torch.bfloat16)
+    mask[..., 3:] = -1e4  # -9984 in bfloat16
+    assert (core()(query, key, value, mask)[1][..., 3:] == 0).all()
+
+
+def test_a_hidden_key_does_not_win_over_visible_ones_with_low_scores():
+    query, key, value = torch.full((1, 1, 1, 8), 100.0), torch.full((1, 1, 2, 8), -100.0), torch.ones(1, 1, 2, 8)
+    key[:, :, 1] = 0.0
+    mask = torch.tensor([[[[0.0, -1e4]]]])
+    for normalizer in (qf.Softmax(), qf.ClippedSoftmax()):
+        _, probs = core(qf.AttentionSpec(normalizer=normalizer), heads=1)(query, key, value, mask)
+        assert probs.flatten().tolist() == [1.0, 0.0]
+
+
+def test_gates_that_read_only_part_of_the_input_are_refused():
+    """A layer that pools its queries gives fewer than it got, which with one sequence looks like a packed chunk."""
+    module = core(qf.AttentionSpec(gate=qf.LinearGate()))
+    module.begin(LayerCall(inputs=torch.randn(1, 12, 32)))
+    query, key, value = (tensor[:1] for tensor in tensors())
+    module(query, key, value)
+    with pytest.raises(qf.UnsupportedModelError, match="3 of 12 tokens"):
+        module.end()
+
+
 def test_a_bias_in_the_mask_is_added_and_hides_nothing():
     query, key, value = tensors()
     bias = torch.linspace(-90, 3, 5).expand(2, 1, 3, 5)
@@ -108,7 +134,7 @@ def test_dropout_works_on_the_weights_and_only_in_training():
 def test_taps_see_and_may_replace_each_stage():
     query, key, value = tensors()
     module = core(qf.AttentionSpec(gate=qf.LinearGate()))
-    module.remember_inputs(torch.randn(2, 3, 32))
+    module.begin(LayerCall(inputs=torch.randn(2, 3, 32)))
     seen = {}
     for name, tap in module.taps.items():
         tap.register_forward_hook(lambda _, args, __, name=name: seen.setdefault(name, args[0].shape) and None)

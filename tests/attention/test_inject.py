@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def test_compiled_models_compute_the_same(spec_name):
     qf.apply_attention_(model, VARIANTS[spec_name])
     expected = logits(model, given)
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(logits(compiled, given), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -245,7 +246,9 @@ class Wrapper(nn.Module):
         (bloom, "does not go through transformers' attention interface"),
         (gpt_oss, "computes more than softmax attention"),
         (quantized, "already quantized"),
-        (Wrapper, "apply to the model inside"),
+        (Wrapper, "apply to the whole model inside"),
+        (lambda: nn.Sequential(Wrapper()), "apply to the whole model inside"),
+        (lambda: build("bert").bert.encoder, "apply to the whole model inside"),
         (lambda: nn.Linear(2, 2), "is not a transformers model"),
     ],
 )
@@ -276,6 +279,28 @@ def test_a_spec_that_does_not_fit_leaves_the_model_as_it_was():
         qf.apply_attention_(model, VARIANTS["gate-linear"])
     assert list(model.state_dict()) == before
     assert model.config._attn_implementation == implementation
+
+
+def test_threads_do_not_read_each_others_inputs():
+    model = build("bert")
+    qf.apply_attention_(model, VARIANTS["gate-linear"])
+    batches = [{"input_ids": torch.full((2, 9), token)} for token in range(3, 11)]
+    expected = [logits(model, batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for index, output in enumerate(pool.map(lambda i: logits(model, batches[i % 8]), range(160))):
+            torch.testing.assert_close(output, expected[index % 8], rtol=1e-5, atol=1e-5)
+
+
+def test_an_error_inside_a_gated_layer_leaves_nothing_behind():
+    model, given = build("bert"), inputs("bert")
+    qf.apply_attention_(model, VARIANTS["gate-linear"])
+    _, core = next(qf.attention_cores(model))
+    handle = core.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(**given)
+    handle.remove()
+    assert not core._calls
+    copy.deepcopy(model)
 
 
 def test_setting_another_implementation_afterwards_is_loud():

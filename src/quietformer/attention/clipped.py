@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import torch
@@ -16,6 +17,8 @@ from quietformer.errors import QuietformerError
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
 DEFAULT_ALPHA = 4.0
+IDLE_FORWARDS = 200
+"""Training forwards without progress after which a warm-up says that nobody moves it."""
 
 
 def stretch_and_clip(probs: Tensor, gamma: Tensor | float, zeta: float) -> Tensor:
@@ -41,6 +44,7 @@ class ClippedSoftmaxNormalizer(Normalizer):
         super().__init__()
         self.spec = spec
         # The progress is a buffer so that the state dict is the whole truth; without a warm-up there is none to keep.
+        self._idle = 0
         self.register_buffer("step", torch.zeros((), dtype=torch.int64) if spec.warmup_steps else None)
 
     def advance_(self, steps: int = 1) -> None:
@@ -57,7 +61,7 @@ class ClippedSoftmaxNormalizer(Normalizer):
             n = n_keys.clamp(min=1).to(dtype) if isinstance(n_keys, Tensor) else max(n_keys, 1)
             gamma = -self.spec.resolved_alpha / n
         if self.step is not None:
-            gamma = gamma * (self.step.to(dtype) / self.spec.warmup_steps).clamp(max=1.0)
+            gamma = gamma * (self.step.to(dtype) / self.spec.warmup_steps).clamp(0.0, 1.0)
         return gamma
 
     def check_cache(self) -> None:
@@ -68,7 +72,19 @@ class ClippedSoftmaxNormalizer(Normalizer):
                 "use keys='row' or a fixed gamma, or call with use_cache=False"
             )
 
+    def _notice_idle_warmup(self) -> None:
+        """A run that never tells of its optimizer steps would train with gamma = 0, which is softmax, to the end."""
+        self._idle += 1
+        if self._idle == IDLE_FORWARDS and self.step is not None and int(self.step) == 0:
+            warnings.warn(
+                f"{self.spec} has not moved in {IDLE_FORWARDS} training steps: gamma is still 0; pass WarmupCallback to the "
+                "Trainer or call advance_warmup_ after each optimizer step",
+                stacklevel=2,
+            )
+
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
+        if self.step is not None and self.training and not torch.compiler.is_compiling():
+            self._notice_idle_warmup()
         probs_BHQK = masked_softmax(scores_BHQK, visible)
         n_keys = scores_BHQK.shape[-1] if visible is None else count_keys(visible, self.spec.keys)
         return stretch_and_clip(probs_BHQK, self.gamma(n_keys, probs_BHQK.dtype), self.spec.zeta)

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +16,18 @@ from quietformer.specs import AttentionSpec, HeadGeometry
 
 TAPS = ("query", "key", "value", "scores", "probabilities", "gate", "context")
 
-HIDDEN_BELOW = -1e4
-"""An additive mask at or below this hides the key: masks use -1e4, -1e9, -inf or a dtype's minimum."""
+HIDDEN_BELOW = -9e3
+"""An additive mask at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
+
+
+@dataclass
+class LayerCall:
+    """What the core must know of the call of its layer that is under way, and is not passed by the interface."""
+
+    inputs: Tensor | None
+    cached: bool = False  # a key/value cache is in use
+    cross_length: int | None = None  # how many encoder states the layer looks at, if it does
+    read: int = 0  # tokens whose gates were given out, for layers that attend chunk by chunk
 
 
 class AttentionCore(nn.Module):
@@ -30,16 +43,19 @@ class AttentionCore(nn.Module):
         self.gating = None if spec.gate is None else spec.gate.build(geometry)
         # Identities without state: recorders hook them, quantizers take their place.
         self.taps = nn.ModuleDict({name: nn.Identity() for name in TAPS})
-        self._inputs: Tensor | None = None
-        self._read = 0
+        self._calls: dict[int, LayerCall] = {}
 
-    def remember_inputs(self, inputs: Tensor | None) -> None:
-        """Keep the layer's input for the gate until `forget_inputs`; the attention interface does not pass it."""
-        self._inputs = inputs
-        self._read = 0
+    def begin(self, call: LayerCall) -> None:
+        """The layer is called; until `end`, calls of the core in this thread belong to it."""
+        self._calls[_thread()] = call
 
-    def forget_inputs(self) -> None:
-        self._inputs = None
+    def end(self) -> None:
+        """The layer is done: forget its input."""
+        call = self._calls.pop(_thread(), None)
+        if call is not None and call.read and call.inputs is not None and call.read != _tokens(call.inputs):
+            raise UnsupportedModelError(
+                f"gates were asked for {call.read} of {_tokens(call.inputs)} tokens of a layer; use no gate here"
+            )
 
     def forward(
         self,
@@ -52,11 +68,11 @@ class AttentionCore(nn.Module):
         dropout: float = 0.0,
         softcap: float | None = None,
         position_bias: Tensor | None = None,
-        growing_cache: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The context (B, Q, H, D) and the probabilities (B, H, Q, K)."""
         self._check_shapes(query_BHQD, key_BGKD)
-        if growing_cache:
+        call = self._calls.get(_thread())
+        if call is not None and call.cached and query_BHQD.shape[-2] < key_BGKD.shape[-2] != call.cross_length:
             self.normalizer.check_cache()
         query_BHQD = self.taps["query"](query_BHQD)
         key_BHKD = repeat_heads(self.taps["key"](key_BGKD), query_BHQD.shape[1])
@@ -73,30 +89,29 @@ class AttentionCore(nn.Module):
         dropped_BHQK = nn.functional.dropout(probs_BHQK, p=dropout, training=self.training)
         context_BQHD = torch.matmul(dropped_BHQK, value_BHKD).transpose(1, 2)
         if self.gating is not None:
-            pi = self.taps["gate"](self._gate_for(context_BQHD))
+            pi = self.taps["gate"](self._gate_for(context_BQHD, call))
             context_BQHD = (context_BQHD * pi).to(query_BHQD.dtype)
         return self.taps["context"](context_BQHD.contiguous()), probs_BHQK
 
-    def _gate_for(self, context_BQHD: Tensor) -> Tensor:
+    def _gate_for(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
         """Gates for the queries of this call, from the layer's input."""
         assert self.gating is not None
-        if self._inputs is None:
+        if call is None or call.inputs is None:
             raise UnsupportedModelError(
                 "a gated layer was called past its module, so its input is unknown; use no gate here"
             )
-        inputs, (n_batch, n_queries) = self._inputs, context_BQHD.shape[:2]
-        n_tokens = inputs.numel() // inputs.shape[-1]
-        if n_batch == 1 and n_queries < n_tokens:
+        inputs, (n_batch, n_queries) = call.inputs, context_BQHD.shape[:2]
+        if n_batch == 1 and n_queries < _tokens(inputs):
             # Packed sequences attend chunk by chunk: one call for each, in order.
-            first, self._read = self._read, self._read + n_queries
-            inputs = inputs.reshape(1, n_tokens, -1)[:, first : first + n_queries]
-        elif n_tokens == n_batch * n_queries:
+            first, call.read = call.read, call.read + n_queries
+            inputs = inputs.reshape(1, _tokens(inputs), -1)[:, first : first + n_queries]
+        elif _tokens(inputs) == n_batch * n_queries:
             # Images come as (batch, height, width, d), regions with two batch dimensions.
             inputs = inputs.reshape(n_batch, n_queries, -1)
         if inputs.shape != (n_batch, n_queries, self.geometry.d_model):
             raise UnsupportedModelError(
                 f"gates read the layer's input as (batch, queries, {self.geometry.d_model}), but this layer got "
-                f"{tuple(self._inputs.shape)} for an output of {tuple(context_BQHD.shape)}; use no gate here"
+                f"{tuple(call.inputs.shape)} for an output of {tuple(context_BQHD.shape)}; use no gate here"
             )
         gate: Tensor = self.gating(inputs)
         return gate
@@ -126,9 +141,20 @@ def apply_mask(scores_BHQK: Tensor, mask: Tensor | None, position_bias: Tensor |
         return scores_BHQK, None
     dtype = accumulation_dtype(scores_BHQK.dtype)
     mask = mask[..., : scores_BHQK.shape[-1]]  # a static cache makes the mask longer than the keys
-    lowest = torch.finfo(dtype).min
     if mask.dtype == torch.bool:
-        return scores_BHQK.to(dtype).masked_fill(~mask, lowest), mask
-    # -inf would turn a row without visible keys into NaN, in the gradient even where the output is overwritten.
-    mask = mask.to(dtype).clamp(min=lowest)
-    return scores_BHQK.to(dtype) + mask, mask > HIDDEN_BELOW
+        visible = mask
+    else:
+        visible = mask > HIDDEN_BELOW
+        scores_BHQK = scores_BHQK.to(dtype) + mask.to(dtype)
+    # Filled, not only added to: -inf would make NaN of a row without visible keys, in the gradient even where the output
+    # is overwritten, and a hidden key must not win over visible ones with very low scores.
+    return scores_BHQK.to(dtype).masked_fill(~visible, torch.finfo(dtype).min), visible
+
+
+def _thread() -> int:
+    """Models are served by several threads at once; a compiled graph knows only one."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
+
+
+def _tokens(inputs: Tensor) -> int:
+    return inputs.numel() // inputs.shape[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -9,18 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.masking_utils import eager_mask
 
-from quietformer.attention.core import AttentionCore
+from quietformer.attention.core import AttentionCore, LayerCall
 from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
 from quietformer.attention.timm_vit import attach_timm_, detach_timm_, find_timm_layers
 from quietformer.errors import QuietformerError, UnsupportedModelError
-from quietformer.section import METHOD, model_spec, write_section_
+from quietformer.section import METHOD, check_unquantized, model_spec, write_section_
 from quietformer.specs import AttentionSpec
+
+ENCODER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+"""What cross-attention calls the states it looks at."""
 
 
 def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
-    """Replace the attention of every layer, in place; applying again replaces what was applied before.
+    """Replace the attention of every layer, in place; applying again replaces what changed since and keeps the rest.
 
     A model that cannot take it raises UnsupportedModelError and is left as it was.
     """
@@ -29,17 +34,21 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
             f"spec must be an AttentionSpec, got {type(spec).__name__}; write AttentionSpec(normalizer=...)"
         )
     layers, timm_layers = find_layers(model), find_timm_layers(model)
-    _check_model(model, [*layers, *timm_layers])
+    _check_model(model, layers, timm_layers)
     for layer in layers:
         _check_parity(layer)
     cores = [_core_for(layer, spec) for layer in (*layers, *timm_layers)]
+    for layer, core in zip((*layers, *timm_layers), cores, strict=True):
+        _keep_learned_(core, layer.module._modules.get(CORE))
     if layers:
         assert isinstance(model, PreTrainedModel)
         _set_implementation_(model)
     for layer, core in zip((*layers, *timm_layers), cores, strict=True):
         (_attach_ if layer in layers else attach_timm_)(layer.module, core)
-    if isinstance(model, PreTrainedModel):
-        write_section_(model, model_spec(model).model_copy(update={"attention": spec}))
+    for part in model.modules():
+        # Parts are saved and loaded by themselves too (the text model of CLIP), so each carries the section.
+        if isinstance(part, PreTrainedModel) and any(True for _ in attention_cores(part)):
+            write_section_(part, model_spec(part).model_copy(update={"attention": spec}))
     if others := find_other_attention(model):
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         warnings.warn(f"left as it is, not being on transformers' attention interface: {shown}", stacklevel=2)
@@ -54,10 +63,11 @@ def remove_attention_(model: nn.Module) -> None:
     for module in model.modules():
         if CORE in module._modules:
             _detach_(module)
-    for config, implementation in model.__dict__.pop("_quietformer_previous", []):
-        config._attn_implementation_internal = implementation
-    if isinstance(model, PreTrainedModel):
-        write_section_(model, model_spec(model).model_copy(update={"attention": None}))
+    for part in model.modules():  # it may have been applied to a part of this model
+        for config, implementation in part.__dict__.pop("_quietformer_previous", []):
+            config._attn_implementation_internal = implementation
+        if isinstance(part, PreTrainedModel):
+            write_section_(part, model_spec(part).model_copy(update={"attention": None}))
 
 
 def attention_cores(model: nn.Module) -> Iterator[tuple[str, AttentionCore]]:
@@ -101,24 +111,24 @@ def quiet_attention(
         dropout=dropout,
         softcap=softcap,
         position_bias=position_bias,
-        growing_cache=getattr(module, "is_causal", True) and query.shape[-2] < key.shape[-2],
     )
     return output
 
 
-def _check_model(model: nn.Module, layers: list[AttentionLayer]) -> None:
+def _check_model(model: nn.Module, layers: list[AttentionLayer], timm_layers: list[AttentionLayer]) -> None:
+    name = type(model).__name__
     if isinstance(model, PreTrainedModel):
-        write_section_(model, model_spec(model))  # refuses a model that another method quantized
-    elif not layers or any(isinstance(child, PreTrainedModel) for child in model.children()):
-        inner = any(isinstance(child, PreTrainedModel) for child in model.children())
-        hint = "apply to the model inside, before wrapping it" if inner else "nor does it have timm's attention"
-        raise UnsupportedModelError(f"{type(model).__name__} is not a transformers model; {hint}")
-    if not layers:
+        check_unquantized(model)
+    elif layers or any(isinstance(module, PreTrainedModel) for module in model.modules()):
+        raise UnsupportedModelError(
+            f"{name} is not a transformers model; apply to the whole model inside, before wrapping it"
+        )
+    elif not timm_layers:
+        raise UnsupportedModelError(f"{name} is not a transformers model, nor does it have timm's attention")
+    if not layers and not timm_layers:
         own = find_other_attention(model)
         why = f"it computes attention itself in {own[0]}" if own else "it has no attention layers"
-        raise UnsupportedModelError(
-            f"{type(model).__name__} does not go through transformers' attention interface: {why}"
-        )
+        raise UnsupportedModelError(f"{name} does not go through transformers' attention interface: {why}")
 
 
 def _check_parity(layer: AttentionLayer) -> None:
@@ -140,11 +150,23 @@ def _set_implementation_(model: PreTrainedModel) -> None:
 
     Not `set_attn_implementation`: it passes over configs that a part has copied, and only logs that it did.
     """
-    configs = all_configs(model)
     if "_quietformer_previous" not in model.__dict__:
-        model.__dict__["_quietformer_previous"] = [(config, config._attn_implementation) for config in configs]
-    for config in configs:
+        _own_configs_(model)
+        previous = [(config, config._attn_implementation) for config in all_configs(model)]
+        model.__dict__["_quietformer_previous"] = previous
+    for config in all_configs(model):
         config._attn_implementation_internal = METHOD
+
+
+def _own_configs_(model: PreTrainedModel) -> None:
+    """Two models may share one config object; what is done to this model must not reach the other."""
+    copies: dict[int, Any] = {}
+    for config in all_configs(model):
+        copy.deepcopy(config, copies)
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, PreTrainedConfig) and id(value) in copies:
+                vars(module)[name] = copies[id(value)]
 
 
 def all_configs(model: PreTrainedModel) -> list[Any]:
@@ -156,6 +178,15 @@ def all_configs(model: PreTrainedModel) -> list[Any]:
             found[id(config)] = config
             waiting.extend(getattr(config, name, None) for name in config.sub_configs)
     return list(found.values())
+
+
+def _keep_learned_(core: AttentionCore, old: nn.Module | None) -> None:
+    """A slot whose spec stays the same keeps what it has learned."""
+    if isinstance(old, AttentionCore):
+        if old.spec.normalizer == core.spec.normalizer:
+            core.normalizer.load_state_dict(old.normalizer.state_dict())
+        if old.gating is not None and core.gating is not None and old.spec.gate == core.spec.gate:
+            core.gating.load_state_dict(old.gating.state_dict())
 
 
 def _config(module: nn.Module) -> Any:
@@ -177,21 +208,28 @@ def _before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         )
     core = module._modules[CORE]
     assert isinstance(core, AttentionCore)
-    if core.gating is not None:
-        core.remember_inputs(args[0] if args else kwargs.get(core.input_name))
+    inputs = args[0] if args else kwargs.get(core.input_name)
+    cross = next((kwargs[name] for name in ENCODER_STATES if isinstance(kwargs.get(name), Tensor)), None)
+    core.begin(
+        LayerCall(
+            inputs=inputs if core.gating is not None else None,
+            cached=any(isinstance(value, Cache) for value in (*args, *kwargs.values())),
+            cross_length=None if cross is None else cross.shape[1],
+        )
+    )
 
 
 def _after_layer(module: nn.Module, args: Any, output: Any) -> None:
     core = module._modules[CORE]
     assert isinstance(core, AttentionCore)
-    core.forget_inputs()
+    core.end()
 
 
 def _attach_(module: nn.Module, core: AttentionCore) -> None:
     _detach_(module)
     module.add_module(CORE, core)
     module.register_forward_pre_hook(_before_layer, with_kwargs=True, prepend=True)
-    module.register_forward_hook(_after_layer)
+    module.register_forward_hook(_after_layer, always_call=True)
 
 
 def _detach_(module: nn.Module) -> None:
@@ -201,3 +239,4 @@ def _detach_(module: nn.Module) -> None:
         for key in [key for key, hook in hooks.items() if hook in (_before_layer, _after_layer)]:
             del hooks[key]
             module._forward_pre_hooks_with_kwargs.pop(key, None)
+            module._forward_hooks_always_called.pop(key, None)

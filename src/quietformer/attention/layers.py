@@ -54,17 +54,20 @@ def find_layers(model: nn.Module) -> list[AttentionLayer]:
     ]
 
 
+ATTENDING = {"softmax", "scaled_dot_product_attention", "flash_attn_func", "flash_attn_varlen_func"}
+"""Names in a forward that betray an attention of the module's own."""
+
+
 def find_other_attention(model: nn.Module) -> list[str]:
-    """Layers that compute a softmax attention of their own and so stay as they are."""
+    """Layers that compute an attention of their own and so stay as they are."""
     own = []
     for name, module in model.named_modules():
         cls = type(module)
-        computes = isinstance(module, nn.MultiheadAttention) or (
-            "Attention" in cls.__name__
-            and interface_caller(cls) is None
-            and "softmax" in _names(getattr(cls, "forward", None))
-        )
-        if computes:
+        if interface_caller(cls) is not None or CORE in module._modules:
+            continue
+        names = _names(getattr(cls, "forward", None))
+        named_so = "Attention" in cls.__name__ and bool(names & ATTENDING)
+        if isinstance(module, nn.MultiheadAttention) or named_so or "scaled_dot_product_attention" in names:
             own.append(f"{name} ({cls.__name__})")
     return own
 

@@ -7,6 +7,7 @@ Nothing here imports timm: a model that uses it has already done so.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quietformer.attention.core import AttentionCore
+from quietformer.attention.core import AttentionCore, LayerCall
 from quietformer.attention.layers import CORE, AttentionLayer
 from quietformer.specs import HeadGeometry
 
@@ -58,18 +59,26 @@ def _quiet_class() -> Any:
                 causal = x.new_ones(n_tokens, n_tokens, dtype=torch.bool).tril()
                 attn_mask = causal if attn_mask is None else causal & attn_mask
             core = self._modules[CORE]
-            core.remember_inputs(x)
-            context, _ = core(
-                self.q_norm(query), self.k_norm(key), value, attn_mask, scaling=self.scale, dropout=self.attn_drop.p
-            )
-            core.forget_inputs()
+            core.begin(LayerCall(inputs=x))
+            try:
+                context, _ = core(
+                    self.q_norm(query), self.k_norm(key), value, attn_mask, scaling=self.scale, dropout=self.attn_drop.p
+                )
+            finally:
+                core.end()
             context = self.norm(context.flatten(2))
             if self.gate is not None:  # timm's own gate, which some of its models have
                 context = context * self.gate(x).sigmoid()
             output: Tensor = self.proj_drop(self.proj(context))
             return output
 
-    # Found by name when a copied or pickled model looks for its class.
-    QuietTimmAttention.__qualname__ = "QuietTimmAttention"
-    globals()["QuietTimmAttention"] = QuietTimmAttention
+    QuietTimmAttention.__qualname__ = "QuietTimmAttention"  # where a pickled model looks for it, see __getattr__
     return QuietTimmAttention
+
+
+def __getattr__(name: str) -> Any:
+    """The class is made when it is asked for, also by a pickle in a process that has not met timm yet."""
+    if name != "QuietTimmAttention":
+        raise AttributeError(name)
+    importlib.import_module("timm.layers")
+    return _quiet_class()

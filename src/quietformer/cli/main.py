@@ -6,17 +6,19 @@ import sys
 
 import typer
 
-from quietformer.cli import convert, variants
+from quietformer.cli import convert, inspect, variants
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
     name="quietformer",
-    help="Train, inspect, heal and quantize transformers whose attention heads can do nothing.",
+    help="Find a transformer's activation outliers, and give its attention heads a way to do nothing.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command("variants")(variants.variants)
+app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from quietformer.cli.output import working, write_json
+from quietformer.cli.output import working
+from quietformer.files import write_json
 
 if TYPE_CHECKING:
     from quietformer.specs import Registry, Spec
@@ -18,6 +19,8 @@ def variants(
 ) -> None:
     """List the normalizers and gates, their fields and defaults."""
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
     from rich.text import Text
 
     with working("starting"):
@@ -28,9 +31,12 @@ def variants(
     for title, rows in (("Normalizers (--attention)", listing["normalizers"]), ("Gates (--gate)", listing["gates"])):
         console.print(Text(f"\n{title}", style="bold"))
         for row in rows:
-            console.print(Text(f"  {row['name']}", style="bold cyan").append(f"  {row['meaning']}", style="default"))
+            console.print(Text(f"  {row['name']}", style="bold cyan"))
+            console.print(Padding(row["meaning"], (0, 0, 0, 4)))
+            grid = Table.grid(padding=(0, 2, 0, 0))
             for field in row["fields"]:
-                console.print(Text(f"      {field['name']} = {field['default']}".ljust(30) + field["meaning"]))
+                grid.add_row(f"      {field['name']} = {field['default']}", field["meaning"])
+            console.print(grid)
     console.print(Text("\nWrite one as name(field=value), e.g. 'clipped_softmax(alpha=4)' or 'linear(pi_init=0.25)'."))
     write_json(json_path, listing)
 

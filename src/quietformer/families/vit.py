@@ -36,5 +36,7 @@ def add_patch_norm_(model: nn.Module, spec: PatchNormSpec | None = None) -> None
 
 
 def _normalise(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise UnsupportedModelError(f"{type(module).__name__} gives more than a tensor, so it cannot take a patch norm")
     normalised: Tensor = module._modules[NORM](output)  # type: ignore[misc]
     return normalised

@@ -1,0 +1,138 @@
+"""Small models of our own for the paper's figures: a BERT with softmax, clipped softmax and gates, and a ViT on digits.
+
+    python examples/small_models.py OUT [--steps N]
+
+Each ends as a folder under OUT that `quietformer inspect` takes. The setting (post-norm, high learning rate, constant and
+then falling) is one in which outliers grow within minutes; the models stay far from useful.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DataCollatorForLanguageModeling,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+import quietformer as qf
+from quietformer.data.corpus import embedded_prose
+from quietformer.data.images import digit_images
+from quietformer.data.texts import token_sequences
+
+VARIANTS = {
+    "softmax": None,
+    "clipped": qf.AttentionSpec(normalizer=qf.ClippedSoftmax(gamma=-0.03, warmup_steps=300)),
+    "gated": qf.AttentionSpec(gate=qf.LinearGate(pi_init=0.5)),
+}
+CHARACTERS = 3_000_000
+
+
+def corpus() -> list[str]:
+    texts, size = [], 0
+    for paragraph in embedded_prose():
+        texts.append(paragraph)
+        size += len(paragraph)
+        if size > CHARACTERS:
+            break
+    return texts
+
+
+def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=512, special_tokens=special))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def settings(folder: Path, steps: int, batch: int, rate: float) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=batch,
+        learning_rate=rate,
+        weight_decay=0.01,
+        warmup_steps=min(300, steps // 4),
+        lr_scheduler_type="linear",
+        logging_steps=200,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        seed=0,
+        disable_tqdm=True,
+    )
+
+
+def bert(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str, out: Path, steps: int) -> None:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=512, hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384,
+        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = BertForMaskedLM(config)
+    if (spec := VARIANTS[name]) is not None:
+        qf.apply_attention_(model, spec)
+    sequences = [{"input_ids": ids} for ids in token_sequences(texts, tokenizer, count=20_000, length=64)]
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.25)
+    trainer = Trainer(
+        model=model, args=settings(out, steps, 16, 3e-3), train_dataset=sequences, data_collator=collator,
+        callbacks=[qf.WarmupCallback()],
+    )  # fmt: skip
+    trainer.train()
+    write(model, out / name, tokenizer)
+
+
+def vit(out: Path, steps: int) -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=64, num_hidden_layers=4, num_attention_heads=4, intermediate_size=256, image_size=32, patch_size=4,
+        num_labels=10,
+    )  # fmt: skip
+    model = ViTForImageClassification(config)
+    pixels, labels = digit_images(count=1500, size=32, channels=3)
+    images = [{"pixel_values": image, "labels": label} for image, label in zip(pixels, labels, strict=True)]
+    Trainer(model=model, args=settings(out, steps, 16, 1e-3), train_dataset=images).train()
+    write(model, out / "vit", None)
+
+
+def write(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerFast | None) -> None:
+    if any(True for _ in qf.attention_cores(model)):
+        qf.save(model, folder, processor=tokenizer)
+        return
+    model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=4000)
+    arguments = parser.parse_args()
+    texts = corpus()
+    tokenizer = train_tokenizer(texts)
+    for name in VARIANTS:
+        print(f"BERT, {name}", flush=True)
+        bert(texts, tokenizer, name, arguments.out, arguments.steps)
+    print("ViT", flush=True)
+    vit(arguments.out, arguments.steps // 4)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m quietformer`."""
+
+from quietformer.cli.main import main
+
+main()

@@ -1,0 +1,171 @@
+"""Are the outliers load-bearing? Set them to zero or to their mean, and see what the model loses."""
+
+# B sequences, T tokens, d features
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.analysis.recorder import with_cores
+from quietformer.attention.inject import attention_cores
+from quietformer.families.layout import find_blocks
+
+MASKED_SHARE = 0.15
+
+
+def intervene(
+    model: PreTrainedModel, batches: list[dict[str, Tensor]], figures: dict[str, Any], mask_token: int | None = None
+) -> list[dict[str, Any]]:
+    """What each intervention does to the loss, or for a model without a head to its embeddings."""
+    score, unit = _score(model, mask_token)
+    before = score(model, batches)
+    targets = _targets(figures)
+    rows = []
+    for how in ("zero", "mean"):
+        if targets:
+            with _dimensions_set(model, targets, how):
+                rows.append(_row(f"outlier dimensions set to {how}", before, score(model, batches), unit, targets))
+            random = {key: _others(dimensions, figures["model"]["width"]) for key, dimensions in targets.items()}
+            with _dimensions_set(model, random, how):
+                rows.append(_row(f"as many other dimensions set to {how}", before, score(model, batches), unit, random))
+    if figures["heads"]:
+        with with_cores(model) as seen:
+            if seen:
+                with _sink_values_zeroed(model):
+                    rows.append(_row("values of the first token set to zero", before, score(model, batches), unit, {}))
+    return rows
+
+
+def _row(
+    what: str, before: float, after: float, unit: str, targets: dict[tuple[str, int], list[int]]
+) -> dict[str, Any]:
+    touched = [{"site": site, "layer": layer, "dimensions": dims} for (site, layer), dims in targets.items()]
+    return {"what": what, "measure": unit, "before": before, "after": after, "touched": touched}
+
+
+def _targets(figures: dict[str, Any]) -> dict[tuple[str, int], list[int]]:
+    """The few dimensions of FFN outputs that hold the outliers, where they are few."""
+    return {
+        (row["site"], row["layer"]): row["few_dimensions"]
+        for row in figures["outliers"]
+        if row["site"] == "ffn_output" and 0 < len(row["few_dimensions"]) <= 8
+    }
+
+
+def _others(dimensions: list[int], width: int | None) -> list[int]:
+    """As many dimensions that hold no outliers: what setting any dimension would cost."""
+    width = width or max(dimensions) + 2
+    free = [dimension for dimension in range(width) if dimension not in dimensions]
+    return [free[dimension % len(free)] for dimension in dimensions]
+
+
+@contextlib.contextmanager
+def _dimensions_set(model: nn.Module, targets: dict[tuple[str, int], list[int]], how: str) -> Iterator[None]:
+    handles = []
+
+    def setter(dimensions: list[int]) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: Any, output: Any) -> Any:
+            tensor = output[0] if isinstance(output, tuple) else output
+            changed = tensor.clone()
+            # The mean over tokens keeps what the dimension adds to every token and takes its spikes away.
+            mean = tensor[..., dimensions].flatten(0, -2).mean(0)
+            changed[..., dimensions] = 0.0 if how == "zero" else mean
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+        return hook
+
+    try:
+        for block in find_blocks(model):
+            for watch in block.watches():
+                if (watch.site, watch.layer) in targets and watch.end == "output":
+                    handles.append(watch.module.register_forward_hook(setter(targets[(watch.site, watch.layer)])))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _sink_values_zeroed(model: nn.Module) -> Iterator[None]:
+    """The first token is where heads park their weight; without its values, what they get there is exactly nothing."""
+
+    def hook(_: nn.Module, args: Any, output: Tensor) -> Tensor:
+        changed = output.clone()
+        changed[:, :, 0] = 0.0
+        return changed
+
+    handles = [core.taps["value"].register_forward_hook(hook) for _, core in attention_cores(model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+Score = Callable[[PreTrainedModel, list[dict[str, Tensor]]], float]
+
+
+def _score(model: PreTrainedModel, mask_token: int | None) -> tuple[Score, str]:
+    """Perplexity for a model with a language head, else how close embeddings stay to those of the untouched model."""
+    name = type(model).__name__
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return _causal_loss, "loss per token"
+    if name.endswith("ForMaskedLM") and mask_token is not None:
+        return lambda model, batches: _masked_loss(model, batches, mask_token), "loss per masked token"
+    return _EmbeddingDistance(), "1 - cosine of mean embeddings to the untouched model"
+
+
+@torch.no_grad()
+def _causal_loss(model: PreTrainedModel, batches: list[dict[str, Tensor]]) -> float:
+    total, count = 0.0, 0
+    for batch in batches:
+        logits = model(**batch).logits[:, :-1].float()
+        targets = batch["input_ids"][:, 1:]
+        kept = batch["attention_mask"][:, 1:].bool()
+        total += float(nn.functional.cross_entropy(logits[kept], targets[kept], reduction="sum"))
+        count += int(kept.sum())
+    return total / max(count, 1)
+
+
+@torch.no_grad()
+def _masked_loss(model: PreTrainedModel, batches: list[dict[str, Tensor]], mask_token: int) -> float:
+    total, count = 0.0, 0
+    for number, batch in enumerate(batches):
+        # Masks fixed by the batch's number: before and after are asked the same questions.
+        chance = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(number))
+        chosen = (chance < MASKED_SHARE) & batch["attention_mask"].bool()
+        corrupted = batch["input_ids"].masked_fill(chosen, mask_token)
+        logits = model(**(batch | {"input_ids": corrupted})).logits.float()
+        total += float(nn.functional.cross_entropy(logits[chosen], batch["input_ids"][chosen], reduction="sum"))
+        count += int(chosen.sum())
+    return total / max(count, 1)
+
+
+class _EmbeddingDistance:
+    """Remembers the embeddings of the first call, which is the untouched model's."""
+
+    def __init__(self) -> None:
+        self.reference: Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, model: PreTrainedModel, batches: list[dict[str, Tensor]]) -> float:
+        embeddings = torch.cat([_embedding(model, batch) for batch in batches])
+        if self.reference is None:
+            self.reference = embeddings
+        return float(1 - nn.functional.cosine_similarity(embeddings, self.reference).mean())
+
+
+def _embedding(model: PreTrainedModel, batch: dict[str, Tensor]) -> Tensor:
+    output = model(**batch)
+    hidden: Tensor = (output["last_hidden_state"] if "last_hidden_state" in output else output["logits"]).float()
+    if hidden.dim() == 2:
+        return hidden
+    mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones(hidden.shape[:2])
+    weights = mask[..., None].float()
+    return (hidden * weights).sum(1) / weights.sum(1)

@@ -1,0 +1,81 @@
+"""Where outliers sit: hidden dimensions, positions, tokens, heads."""
+
+# B sequences, T tokens, d features
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FEW = 0.95
+"""The dimensions named are the fewest that hold this share of the outliers."""
+
+
+class OutlierTally:
+    """Counts of outliers of one site over the data, and how large they get in each dimension."""
+
+    def __init__(self, width: int) -> None:
+        self.by_dimension = torch.zeros(width, dtype=torch.int64)
+        self.largest = torch.zeros(width)
+        self.by_position = torch.zeros(0, dtype=torch.int64)
+        self.by_token: Counter[int] = Counter()
+
+    def add(self, x_BTd: Tensor, outlier_BTd: Tensor, tokens_BT: Tensor | None) -> None:
+        self.by_dimension += outlier_BTd.sum((0, 1))
+        self.largest = torch.maximum(self.largest, (x_BTd.abs() * outlier_BTd).amax((0, 1)).float())
+        by_position = outlier_BTd.sum((0, 2))
+        if len(by_position) > len(self.by_position):
+            grown = torch.zeros(len(by_position), dtype=torch.int64)
+            grown[: len(self.by_position)] = self.by_position
+            self.by_position = grown
+        self.by_position[: len(by_position)] += by_position
+        if tokens_BT is not None and tokens_BT.shape == outlier_BTd.shape[:2]:
+            per_token = outlier_BTd.sum(-1)
+            hit = per_token > 0
+            for token, count in zip(tokens_BT[hit].tolist(), per_token[hit].tolist(), strict=True):
+                self.by_token[token] += count
+
+    @property
+    def total(self) -> int:
+        return int(self.by_dimension.sum())
+
+    def few_dimensions(self, most: int = 8) -> list[int]:
+        """The fewest dimensions that hold nearly all outliers, if they are few; else the largest ones."""
+        order = self.by_dimension.argsort(descending=True, stable=True)
+        held = self.by_dimension[order].cumsum(0)
+        enough = int((held < FEW * self.total).sum()) + 1
+        return order[: min(enough, most)].tolist() if self.total else []
+
+    def to_dict(self, names: Any, d_head: int | None) -> dict[str, Any]:
+        """JSON form; `names` gives a token its text, `d_head` a dimension its head."""
+        dimensions = [
+            {
+                "dimension": index,
+                "count": int(self.by_dimension[index]),
+                "largest": float(self.largest[index]),
+                "head": None if d_head is None else index // d_head,
+            }
+            for index in self.by_dimension.nonzero().flatten().tolist()
+        ]
+        tokens = [
+            {"token": names(token), "id": token, "count": count} for token, count in self.by_token.most_common(20)
+        ]
+        delimiters = sum(count for token, count in self.by_token.items() if is_delimiter(names(token)))
+        return {
+            "total": self.total,
+            "few_dimensions": self.few_dimensions(),
+            "dimensions": sorted(dimensions, key=lambda row: -int(str(row["count"])))[:64],
+            "positions": self.by_position.tolist(),
+            "tokens": tokens,
+            "delimiter_share": delimiters / self.total if self.total and self.by_token else None,
+        }
+
+
+def is_delimiter(text: str) -> bool:
+    """[SEP], [CLS], <s>, '.', ',' and the like: tokens that carry little of the text's meaning."""
+    bare = text.strip("▁Ġ# ")
+    special = len(bare) > 2 and (bare[0], bare[-1]) in (("[", "]"), ("<", ">"))
+    return special or bare in (".", ",", ";", ":", "!", "?", "-", "(", ")", "'", '"') or bare == ""

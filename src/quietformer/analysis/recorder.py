@@ -1,0 +1,144 @@
+"""Hooks that hand each watched tensor to whoever counts, and are gone afterwards, errors or not."""
+
+# B sequences, T tokens, H heads, Q queries, K keys, D features of a head
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from quietformer.attention.core import AttentionCore
+from quietformer.attention.inject import apply_attention_, attention_cores, remove_attention_
+from quietformer.errors import UnsupportedModelError
+from quietformer.families.layout import Block, Watch, find_blocks
+from quietformer.specs import AttentionSpec
+
+
+@dataclass
+class AttentionRecord:
+    """What one attention layer computed for one batch."""
+
+    query: Tensor
+    key: Tensor
+    value_BHKD: Tensor
+    scores: Tensor
+    probabilities_BHQK: Tensor
+    context_BQHD: Tensor
+    gate: Tensor | None
+    visible: Tensor | None
+
+
+SiteListener = Callable[[str, int, Tensor], None]
+AttentionListener = Callable[[int, AttentionRecord], None]
+
+
+@contextlib.contextmanager
+def with_cores(model: nn.Module) -> Iterator[bool]:
+    """The model with a core in every layer: its own, or for the moment the vanilla one, which computes the same.
+
+    Gives False for a model that cannot take one; its attention then stays unseen.
+    """
+    if any(True for _ in attention_cores(model)):
+        yield True
+        return
+    try:
+        apply_attention_(model, AttentionSpec())
+    except UnsupportedModelError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        remove_attention_(model)
+
+
+@contextlib.contextmanager
+def record(
+    model: nn.Module, on_site: SiteListener | None = None, on_attention: AttentionListener | None = None
+) -> Iterator[None]:
+    """Call the listeners with every watched tensor of every forward pass inside the block."""
+    handles: list[RemovableHandle] = []
+    blocks = find_blocks(model)
+    try:
+        if on_site is not None:
+            for watch in (watch for block in blocks for watch in block.watches()):
+                handles.append(_listen(watch, on_site))
+        if on_attention is not None:
+            for layer, core in _cores_of(model, blocks):
+                handles += _listen_to_core(layer, core, on_attention)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _cores_of(model: nn.Module, blocks: list[Block]) -> Iterator[tuple[int, AttentionCore]]:
+    cores = dict(attention_cores(model))
+    for block in blocks:
+        if block.attention in cores:
+            yield block.index, cores[block.attention]
+
+
+def _listen(watch: Watch, listener: SiteListener) -> RemovableHandle:
+    def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        tensor = (args[0] if args else None) if watch.end == "input" else output
+        tensor = tensor[0] if isinstance(tensor, tuple) else tensor
+        if isinstance(tensor, Tensor):
+            listener(watch.site, watch.layer, tensor.detach())
+
+    return watch.module.register_forward_hook(after)
+
+
+def _listen_to_core(layer: int, core: AttentionCore, listener: AttentionListener) -> list[RemovableHandle]:
+    seen: dict[str, Any] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            seen[name] = output.detach()
+
+        return hook
+
+    def keep_visible(_: nn.Module, args: tuple[Any, ...]) -> None:
+        seen["visible"] = args[1] if len(args) > 1 else None
+
+    def done(_: nn.Module, args: Any, output: Any) -> None:
+        values = seen["value"]
+        heads = seen["probabilities"].shape[1]
+        listener(
+            layer,
+            AttentionRecord(
+                query=seen["query"],
+                key=seen["key"],
+                value_BHKD=values.repeat_interleave(heads // values.shape[1], 1)
+                if values.shape[1] != heads
+                else values,
+                scores=seen["scores"],
+                probabilities_BHQK=seen["probabilities"],
+                context_BQHD=seen["context"],
+                gate=seen.get("gate"),
+                visible=seen.get("visible"),
+            ),
+        )
+        seen.clear()
+
+    handles = [core.taps[name].register_forward_hook(keep(name)) for name in core.taps]
+    handles.append(core.normalizer.register_forward_pre_hook(keep_visible))
+    handles.append(core.register_forward_hook(done))
+    return handles
+
+
+def visible_pairs(record: AttentionRecord, valid_BT: Tensor | None) -> Tensor:
+    """Pairs of a real query with a key it can see, (B, 1, Q, K)."""
+    n_batch, _, n_queries, n_keys = record.probabilities_BHQK.shape
+    pairs = torch.ones(n_batch, 1, n_queries, n_keys, dtype=torch.bool, device=record.probabilities_BHQK.device)
+    if record.visible is not None:
+        pairs = pairs & record.visible[:, :1]
+    if valid_BT is not None and valid_BT.shape == (n_batch, n_queries):
+        pairs = pairs & valid_BT[:, None, :, None]
+    return pairs

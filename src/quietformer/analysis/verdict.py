@@ -1,0 +1,155 @@
+"""What the figures mean, in plain words: each claim with its figure, then the next step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+RANGE_SITES = ("ffn_output", "ffn_residual", "attention_output", "attention_residual", "ffn_norm", "attention_norm")
+BROKEN_BITS = 4.0
+"""Bits left to the bulk of a tensor below which per-tensor INT8 loses it; a normal distribution keeps about 7.3."""
+WORRYING_BITS = 6.0
+HEAVY_KURTOSIS = 100.0
+
+
+def rank_sites(sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tensors of the residual stream, those that INT8 hurts most first."""
+    watched = [row for row in sites if row["site"] in RANGE_SITES]
+    return sorted(watched, key=lambda row: (row["int8_bits_left"], -(row["kurtosis"] or 0.0)))
+
+
+def verdict(figures: dict[str, Any]) -> dict[str, Any]:
+    """Severity, a sentence, claims and next steps."""
+    ranked = rank_sites(figures["sites"])
+    bad = [row for row in ranked if row["int8_bits_left"] < BROKEN_BITS and (row["kurtosis"] or 0) > HEAVY_KURTOSIS]
+    worrying = [row for row in ranked if row["int8_bits_left"] < WORRYING_BITS and (row["kurtosis"] or 0) > 30]
+    severity = "broken" if bad else "worrying" if worrying else "quiet"
+    affected = bad or worrying
+    claims = [_range_claim(figures, affected)] if affected else [_quiet_claim(figures, ranked)]
+    claims += _outlier_claims(figures, affected)
+    claims += _head_claims(figures)
+    return {
+        "severity": severity,
+        "sentence": {
+            "broken": "Per-tensor INT8 will break this model.",
+            "worrying": "Per-tensor INT8 will cost this model some quality.",
+            "quiet": "No outliers that INT8 would mind.",
+        }[severity],
+        "claims": claims,
+        "next_steps": _next_steps(figures, severity, affected),
+        "ranked": [{"site": row["site"], "layer": row["layer"]} for row in ranked],
+    }
+
+
+def span(layers: list[int]) -> str:
+    """`1-3, 5`."""
+    parts: list[list[int]] = []
+    for layer in sorted(set(layers)):
+        if parts and layer == parts[-1][-1] + 1:
+            parts[-1].append(layer)
+        else:
+            parts.append([layer])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+LABELS = {
+    "ffn_output": "FFN outputs",
+    "ffn_residual": "residual sums after the FFN",
+    "ffn_norm": "LayerNorm outputs after the FFN",
+    "attention_output": "attention outputs",
+    "attention_residual": "residual sums after attention",
+    "attention_norm": "LayerNorm outputs at attention",
+}
+
+
+def label(site: str) -> str:
+    """`ffn_output` as people say it."""
+    return LABELS.get(site, site.replace("_", " "))
+
+
+def _range_claim(figures: dict[str, Any], affected: list[dict[str, Any]]) -> str:
+    worst = affected[0]["site"]
+    rows = [row for row in affected if row["site"] == worst]
+    reach = max(max(abs(row["min"]), abs(row["max"])) for row in rows)
+    where = _where(figures, worst, [row["layer"] for row in rows])
+    bits = min(row["int8_bits_left"] for row in rows)
+    kurtosis = max(row["kurtosis"] or 0.0 for row in rows)
+    return (
+        f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row['layer'] for row in rows])} reach {reach:.0f}{where}; "
+        f"kurtosis up to {kurtosis:,.0f}; per-tensor INT8 keeps {bits:.1f} bits for the middle 99.8 % of the values."
+    )
+
+
+def _where(figures: dict[str, Any], site: str, layers: list[int]) -> str:
+    rows = [row for row in figures["outliers"] if row["site"] == site and row["layer"] in layers]
+    dimensions = sorted({d for row in rows for d in row["few_dimensions"]})
+    tokens: dict[str, int] = {}
+    for row in rows:
+        for token in row["tokens"]:
+            tokens[token["token"]] = tokens.get(token["token"], 0) + token["count"]
+    top = sorted(tokens, key=lambda token: -tokens[token])[:2]
+    text = (
+        f" in dimension{'s' if len(dimensions) > 1 else ''} {', '.join(map(str, dimensions))}"
+        if 0 < len(dimensions) <= 8
+        else ""
+    )
+    return text + (f", most often at {' and '.join(top)}" if top else "")
+
+
+def _quiet_claim(figures: dict[str, Any], ranked: list[dict[str, Any]]) -> str:
+    if not ranked:
+        return "No tensor of the residual stream was seen."
+    worst = ranked[0]
+    kurtosis = max((row["kurtosis"] or 0.0) for row in ranked)
+    return (
+        f"The tensor with the widest range is {label(worst['site'])} of layer {worst['layer']}: largest value "
+        f"{max(abs(worst['min']), abs(worst['max'])):.2f}, INT8 keeps {worst['int8_bits_left']:.1f} bits for the rest; "
+        f"the largest kurtosis is {kurtosis:.1f}."
+    )
+
+
+def _outlier_claims(figures: dict[str, Any], affected: list[dict[str, Any]]) -> list[str]:
+    keys = {(row["site"], row["layer"]) for row in affected}
+    rows = [
+        row for row in figures["outliers"] if (row["site"], row["layer"]) in keys and row["delimiter_share"] is not None
+    ]
+    total = sum(row["total"] for row in rows)
+    if not total:
+        return []
+    share = sum(row["delimiter_share"] * row["total"] for row in rows) / total
+    return [f"{share:.0%} of those {total:,} outliers stand on delimiters and special tokens."]
+
+
+def _head_claims(figures: dict[str, Any]) -> list[str]:
+    idle = [
+        (row["layer"], head, score)
+        for row in figures["heads"]
+        for head, score in enumerate(row["no_op"])
+        if score > 0.5
+    ]
+    claims = []
+    if idle:
+        layer, head, score = max(idle, key=lambda found: found[2])
+        claims.append(
+            f"{len(idle)} heads mostly do nothing (no-op score above 0.5); the idlest is head {head} of layer {layer} "
+            f"with {score:.2f}."
+        )
+    dead = [(row["layer"], max(row["zero_rows"])) for row in figures["heads"] if max(row["zero_rows"]) > 0.5]
+    if dead:
+        claims.append(
+            f"In layers {span([layer for layer, _ in dead])} a head gives away nothing at all in more than half of its rows."
+        )
+    return claims
+
+
+def _next_steps(figures: dict[str, Any], severity: str, affected: list[dict[str, Any]]) -> list[str]:
+    if severity == "quiet":
+        return ["Quantize it as it is."]
+    tensors = [f"{row['site']} of layer {row['layer']}" for row in affected]
+    keep = ", ".join(tensors[:6]) + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
+    steps = [f"Keep these {len(tensors)} tensors in 16 bits: {keep}."]
+    if figures["model"]["attention"] == "softmax":
+        steps.insert(
+            0, "Fine-tune it briefly with gates that start open: AttentionSpec(gate=LinearGate.for_pretrained())."
+        )
+        steps.append("If you are about to pre-train: start with clipped softmax or gated attention.")
+    return steps

@@ -1,0 +1,1 @@
+"""Text and images as batches a model takes."""

@@ -1,0 +1,230 @@
+"use strict";
+// Everything shown comes from the JSON in the page; texts are only ever set as text.
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = id => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const COLOURS = ["#2f6f8f", "#b3372b", "#2c7a4b", "#a8700d", "#7b4fa3", "#c2557f"];
+
+function el(tag, text, className) {
+  const node = document.createElement(tag);
+  if (text !== undefined && text !== null) node.textContent = text;
+  if (className) node.className = className;
+  return node;
+}
+function svg(tag, attributes, text) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+function number(x, digits = 3) {
+  if (x === null || x === undefined) return "–";
+  const size = Math.abs(x);
+  if (size >= 1000) return Math.round(x).toLocaleString("en");
+  if (size >= 100) return x.toFixed(0);
+  if (size >= 10) return x.toFixed(1);
+  return x === 0 ? "0" : Number(x.toPrecision(digits)).toString();
+}
+const largest = row => Math.max(Math.abs(row.min), Math.abs(row.max));
+const name = site => site.replaceAll("_", " ");
+function fill(select, options, chosen) {
+  select.replaceChildren(...options.map(([value, text]) => { const o = el("option", text); o.value = value; return o; }));
+  if (chosen !== undefined) select.value = chosen;
+}
+function table(columns, rows) {
+  const t = el("table"), head = el("tr"), body = el("tbody");
+  columns.forEach(c => head.append(el("th", c)));
+  rows.forEach(cells => {
+    const tr = el("tr", null, cells.className);
+    cells.forEach(c => { const td = el("td"); td.append(c instanceof Node ? c : document.createTextNode(c)); tr.append(td); });
+    body.append(tr);
+  });
+  const thead = el("thead"); thead.append(head); t.append(thead, body);
+  return t;
+}
+
+// ---- charts
+function lines(series, labels, {log = false, unit = ""} = {}) {
+  const width = 480, height = 230, left = 46, right = 8, top = 10, bottom = 46;
+  const values = series.flatMap(s => s.values).filter(v => v !== null && v > 0);
+  const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img"});
+  if (!values.length) return root;
+  const high = Math.max(...values), low = log ? Math.min(...values) : 0;
+  const scale = log ? v => Math.log10(Math.max(v, low)) : v => v;
+  const [a, b] = [scale(low), scale(high) + (scale(high) === scale(low) ? 1 : 0)];
+  const x = i => left + (labels.length > 1 ? i / (labels.length - 1) : .5) * (width - left - right);
+  const y = v => height - bottom - (scale(v) - a) / (b - a) * (height - top - bottom);
+  for (let i = 0; i <= 4; i++) {
+    const v = log ? 10 ** (a + (b - a) * i / 4) : a + (b - a) * i / 4;
+    root.append(svg("line", {x1: left, x2: width - right, y1: y(v), y2: y(v), class: "grid"}), svg("text", {x: left - 6, y: y(v) + 4, "text-anchor": "end"}, number(v, 2)));
+  }
+  const every = Math.ceil(labels.length / 12);
+  labels.forEach((t, i) => { if (i % every === 0) root.append(svg("text", {x: x(i), y: height - bottom + 15, "text-anchor": "middle"}, t)); });
+  series.forEach((s, k) => {
+    const points = s.values.map((v, i) => [i, v]).filter(([, v]) => v !== null && (!log || v > 0));
+    root.append(svg("polyline", {points: points.map(([i, v]) => `${x(i)},${y(v)}`).join(" "), fill: "none", stroke: COLOURS[k % 6], "stroke-width": 2}));
+    points.forEach(([i, v]) => { const c = svg("circle", {cx: x(i), cy: y(v), r: 3, fill: COLOURS[k % 6]}); c.append(svg("title", {}, `${s.name}, ${labels[i]}: ${number(v)}${unit}`)); root.append(c); });
+    root.append(svg("rect", {x: left + (k % 3) * 145, y: height - 24 + Math.floor(k / 3) * 13, width: 9, height: 9, fill: COLOURS[k % 6]}), svg("text", {x: left + 13 + (k % 3) * 145, y: height - 16 + Math.floor(k / 3) * 13}, s.name));
+  });
+  return root;
+}
+function bars(values, {labels, marks = []} = {}) {
+  const width = 960, height = 150, left = 46, bottom = 22, high = Math.max(...values, 1);
+  const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img"});
+  const step = (width - left) / values.length;
+  root.append(svg("line", {x1: left, x2: width, y1: height - bottom, y2: height - bottom, class: "grid"}), svg("text", {x: left - 6, y: 14, "text-anchor": "end"}, number(high)));
+  values.forEach((v, i) => {
+    if (!v) return;
+    const h = v / high * (height - bottom - 16);
+    const r = svg("rect", {x: left + i * step, y: height - bottom - h, width: Math.max(step - .5, 2.5), height: h, fill: marks.includes(i) ? "rgb(var(--hot))" : "var(--accent)"});
+    r.append(svg("title", {}, `${labels ? labels(i) : i}: ${number(v)}`)); root.append(r);
+    if (marks.includes(i)) root.append(svg("text", {x: Math.min(left + i * step, width - 14), y: height - bottom - h - 4, "text-anchor": "middle", class: "label"}, i));
+  });
+  for (let i = 0; i <= 4; i++) { const at = Math.round((values.length - 1) * i / 4); root.append(svg("text", {x: left + at * step, y: height - 6, "text-anchor": i === 4 ? "end" : "middle"}, at)); }
+  return root;
+}
+function rgb(variable) { return getComputedStyle(document.documentElement).getPropertyValue(variable).split(",").map(Number); }
+function heat(rows, columns, value, {signed = false, high, onHover, tall = false} = {}) {
+  const canvas = el("canvas"); canvas.width = columns; canvas.height = rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  const hot = rgb("--hot"), cool = rgb("--cool"), ground = getComputedStyle(document.body).getPropertyValue("--card").trim();
+  const base = ground === "#ffffff" ? [255, 255, 255] : [28, 32, 36];
+  let most = high; if (!most) { most = 1e-30; for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) most = Math.max(most, Math.abs(value(i, j))); }
+  for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
+    const v = value(i, j), share = Math.min(Math.abs(v) / most, 1) ** .6, ink = signed && v < 0 ? hot : cool, at = 4 * (i * columns + j);
+    for (let c = 0; c < 3; c++) image.data[at + c] = base[c] + (ink[c] - base[c]) * share;
+    image.data[at + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+  canvas.style.aspectRatio = tall ? `${columns} / ${rows}` : "1";
+  if (onHover) canvas.addEventListener("pointermove", event => {
+    const box = canvas.getBoundingClientRect();
+    const i = Math.min(rows - 1, Math.max(0, Math.floor((event.clientY - box.top) / box.height * rows))), j = Math.min(columns - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * columns)));
+    byId("hover").textContent = onHover(i, j, value(i, j));
+  });
+  return canvas;
+}
+function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed.data), c => c.charCodeAt(0));
+  return (i, j) => (bytes[i * packed.columns + j] - packed.zero) * packed.step;
+}
+function picture(caption, canvas) { const f = el("figure"); f.append(el("figcaption", caption), canvas); return f; }
+
+// ---- sections
+function showVerdict() {
+  const m = data.model, v = data.verdict, h = data.headline, box = byId("verdict");
+  document.title = `${m.name}: outliers`;
+  byId("title").textContent = m.name;
+  byId("subtitle").textContent = `${m.class}, ${number(m.parameters / 1e6)}M parameters, ${m.layers} layers${m.heads ? ` of ${m.heads} heads` : ""}, attention: ${m.attention}`;
+  box.classList.add(v.severity === "quiet" ? "quiet-model" : v.severity);
+  const claims = el("ul"), steps = el("ul");
+  v.claims.forEach(c => claims.append(el("li", c))); v.next_steps.forEach(s => steps.append(el("li", s)));
+  const facts = el("div", null, "facts");
+  const worst = data.sites.reduce((a, s) => s.int8_bits_left < a.int8_bits_left && !["scores", "probabilities"].includes(s.site) ? s : a);
+  [[number(h.infinity_norm), `largest infinity norm, ${name(h.infinity_site)}`], [number(h.kurtosis), "average kurtosis"], [number(worst.int8_bits_left), `bits left in the worst tensor`]].forEach(([b, s]) => { const f = el("div", null, "fact"); f.append(el("b", b), el("span", s)); facts.append(f); });
+  box.replaceChildren(el("strong", v.sentence), claims, el("h3", "What to do"), steps, facts);
+}
+function showRanked() {
+  const find = p => data.sites.find(s => s.site === p.site && s.layer === p.layer);
+  const rows = data.verdict.ranked.slice(0, 12).map(find);
+  const most = Math.max(...rows.map(largest));
+  byId("ranked").replaceChildren(table(["tensor", "layer", "largest |x|", "kurtosis", "past 6σ", "bits left"], rows.map(r => {
+    const reach = el("span", number(largest(r))), bar = el("span", null, "bar"); bar.style.width = `${60 * largest(r) / most}px`; reach.append(bar);
+    const cells = [name(r.site), r.layer, reach, number(r.kurtosis), number(r.outliers), number(r.int8_bits_left)];
+    cells.className = r.int8_bits_left < 4 ? "bad" : ""; return cells;
+  })));
+}
+function showLayers() {
+  const shown = ["ffn_output", "attention_output", "ffn_residual", "ffn_norm"].filter(s => data.sites.some(r => r.site === s));
+  const labels = [...Array(data.model.layers).keys()];
+  const pick = field => shown.map(s => ({name: name(s), values: labels.map(l => { const r = data.sites.find(r => r.site === s && r.layer === l); return r ? r[field] : null; })}));
+  byId("norms").replaceChildren(lines(pick("infinity_norm"), labels));
+  byId("kurtoses").replaceChildren(lines(pick("kurtosis"), labels, {log: true}));
+}
+function showOutliers() {
+  if (!data.outliers.length) { byId("outliers").hidden = true; return; }
+  const select = byId("outlier-site");
+  const order = data.verdict.ranked.map(p => data.outliers.findIndex(o => o.site === p.site && o.layer === p.layer)).filter(i => i >= 0);
+  fill(select, order.map(i => [i, `${name(data.outliers[i].site)}, layer ${data.outliers[i].layer}`]));
+  const draw = () => {
+    const o = data.outliers[select.value], width = data.model.width || Math.max(...o.dimensions.map(d => d.dimension)) + 1;
+    const counts = Array(width).fill(0); o.dimensions.forEach(d => { counts[d.dimension] = d.count; });
+    const heads = [...new Set(o.few_dimensions.map(d => (o.dimensions.find(x => x.dimension === d) || {}).head))].filter(h => h !== null && h !== undefined);
+    byId("outlier-summary").textContent = `${number(o.total)} values past 6σ; ${o.few_dimensions.length} dimension${o.few_dimensions.length === 1 ? "" : "s"} (${o.few_dimensions.join(", ")}${heads.length ? `; head${heads.length === 1 ? "" : "s"} ${heads.join(", ")} by position` : ""}) hold most of them${o.delimiter_share === null ? "" : `; ${Math.round(100 * o.delimiter_share)} % stand on delimiters and special tokens`}.`;
+    byId("by-dimension").replaceChildren(bars(counts, {marks: o.few_dimensions}));
+    byId("by-position").replaceChildren(bars(o.positions));
+    byId("by-token").replaceChildren(o.tokens.length ? table(["token", "outliers"], o.tokens.slice(0, 10).map(t => [t.token, number(t.count)])) : el("p", "no tokens", "quiet"));
+  };
+  select.addEventListener("change", draw); redraw.push(draw); draw();
+}
+function showAttention() {
+  if (!data.heads.length) { byId("attention").hidden = true; return; }
+  const measure = byId("measure"), layer = byId("layer"), head = byId("head"), sequence = byId("sequence"), kept = data.pictures.attention;
+  fill(measure, Object.keys(data.head_measures).filter(m => m in data.heads[0]).map(m => [m, name(m)]));
+  fill(layer, data.heads.map(h => [h.layer, h.layer])); fill(head, data.heads[0].sink.map((_, i) => [i, i]));
+  fill(sequence, data.pictures.sequences.map((s, i) => [i, s.tokens ? `${i + 1}: ${s.tokens.slice(1, 6).join(" ")}…` : `image ${i + 1}`]));
+  let best = [data.heads[0].layer, 0, -1];
+  data.heads.forEach(h => h.no_op.forEach((v, i) => { if (v > best[2]) best = [h.layer, i, v]; }));
+  layer.value = best[0]; head.value = best[1];
+  const drawMap = () => {
+    const rows = data.heads, most = Math.max(...rows.flatMap(h => h[measure.value]), 1e-9), t = el("table"), top = el("tr");
+    byId("measure-meaning").textContent = data.head_measures[measure.value];
+    top.append(el("th", "layer")); rows[0].sink.forEach((_, i) => top.append(el("th", i))); t.append(top);
+    rows.forEach(h => {
+      const tr = el("tr"); tr.append(el("th", h.layer));
+      h[measure.value].forEach((v, i) => {
+        const b = el("button", `layer ${h.layer} head ${i}`); b.type = "button"; b.title = `layer ${h.layer}, head ${i}: ${number(v)}`;
+        b.style.background = `rgba(var(--cool), ${.08 + .92 * v / most})`; if (+layer.value === h.layer && +head.value === i) b.className = "chosen";
+        b.addEventListener("click", () => { layer.value = h.layer; head.value = i; draw(); });
+        const td = el("td"); td.append(b); tr.append(td);
+      });
+      t.append(tr);
+    });
+    byId("head-map").replaceChildren(t);
+  };
+  const drawPictures = () => {
+    const found = kept.find(k => k.layer === +layer.value && k.sequence === +sequence.value), box = byId("pictures");
+    if (!found) { box.replaceChildren(el("p", "No picture was kept of this layer and sequence.", "quiet")); return; }
+    const one = found.heads[+head.value], s = data.pictures.sequences[+sequence.value], token = i => s.tokens ? (s.tokens[i] ?? "") : (i === 0 ? "[class]" : `patch ${i - 1}`);
+    const p = unpack(one.P), v = unpack(one.V), pv = unpack(one.PV), list = [];
+    if (s.image) { const g = unpack(s.image); list.push(picture("the image", heat(s.image.rows, s.image.columns, g, {high: 1}))); }
+    if (one.pi) list.push(picture("π, the gate", heat(one.pi.length, 1, i => one.pi[i], {high: Math.max(1, ...one.pi), onHover: (i, j, x) => `${token(i)}: gate ${number(x)}`, tall: false})));
+    list.push(picture("P, probabilities (query down, key across)", heat(one.P.rows, one.P.columns, p, {onHover: (i, j, x) => `${token(i)} → ${token(j)}: ${number(x)}`})));
+    list.push(picture("V, values", heat(one.V.rows, one.V.columns, v, {signed: true, onHover: (i, j, x) => `${token(i)}, feature ${j}: ${number(x)}`})));
+    list.push(picture(one.pi ? "π P V, what the head adds" : "P V, what the head adds", heat(one.PV.rows, one.PV.columns, pv, {signed: true, high: Math.max(...[one.V, one.PV].map(m => m.step * 127)), onHover: (i, j, x) => `${token(i)}, feature ${j}: ${number(x)}`})));
+    box.replaceChildren(...list);
+  };
+  const draw = () => { drawMap(); drawPictures(); };
+  [measure, layer, head, sequence].forEach(s => s.addEventListener("change", draw)); redraw.push(draw); draw();
+}
+function showPatches() {
+  const rows = data.pictures.patches;
+  if (!rows) { byId("patches").hidden = true; return; }
+  const select = byId("patch-layer"); fill(select, rows.map((r, i) => [i, r.layer]), rows.length - 1);
+  const draw = () => {
+    const r = rows[select.value], at = list => (i, j) => list[r.extra_tokens + i * r.side + j];
+    byId("patch-maps").replaceChildren(
+      picture("attention each patch receives, all images", heat(r.side, r.side, at(r.attention))),
+      picture("outliers in each patch, all images", heat(r.side, r.side, at(r.outliers))));
+    byId("patch-values").textContent = r.value_norm_outlier_patches === null ? "No patch with outliers reaches this layer." : `Mean value norm: ${number(r.value_norm_outlier_patches)} for patches with outliers, ${number(r.value_norm_other_patches)} for the others.`;
+  };
+  select.addEventListener("change", draw); redraw.push(draw); draw();
+}
+function showInterventions() {
+  if (!data.interventions || !data.interventions.length) { byId("interventions").hidden = true; return; }
+  byId("intervention-table").replaceChildren(table(["what was done", "measure", "before", "after"], data.interventions.map(r => [r.what, r.measure, number(r.before), number(r.after)])));
+}
+function showGrowth() {
+  if (!data.growth || !data.growth.length) { byId("growth").hidden = true; return; }
+  const labels = data.growth.map((g, i) => i + 1);
+  byId("growth-norms").replaceChildren(lines([{name: "infinity norm", values: data.growth.map(g => g.infinity_norm)}], labels));
+  byId("growth-kurtoses").replaceChildren(lines([{name: "kurtosis", values: data.growth.map(g => g.kurtosis)}], labels, {log: true}));
+}
+const redraw = [];
+showVerdict(); showRanked(); showLayers(); showOutliers(); showAttention(); showPatches(); showInterventions(); showGrowth();
+byId("footer").textContent = `${data.data.sequences} sequences of ${data.data.source || "given data"}; headline ${data.headline.source}; torch ${data.versions.torch}, transformers ${data.versions.transformers}. ${data.command || ""}`;
+const root = document.documentElement, prefersDark = matchMedia("(prefers-color-scheme: dark)");
+function setTheme(dark) { root.dataset.theme = dark ? "dark" : "light"; redraw.forEach(f => f()); }
+setTheme(prefersDark.matches);
+prefersDark.addEventListener("change", e => setTheme(e.matches));
+byId("theme").addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
