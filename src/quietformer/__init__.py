@@ -10,6 +10,7 @@ from quietformer import _autoload
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from quietformer.analysis.inspect import OutlierReport, inspect
     from quietformer.attention.clipped import ClippedSoftmax
     from quietformer.attention.gates import AllHeadsGate, ElementwiseGate, LinearGate, MLPGate
     from quietformer.attention.inject import advance_warmup_, apply_attention_, attention_cores, remove_attention_
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from quietformer.errors import CheckpointError, QuietformerError, SpecError, UnsupportedModelError
     from quietformer.families.vit import add_patch_norm_
     from quietformer.specs import AttentionSpec
-    from quietformer.train.callbacks import WarmupCallback
+    from quietformer.train.callbacks import OutlierCallback, WarmupCallback
 
 _HOMES = {
     "AllHeadsGate": "attention.gates",
@@ -31,6 +32,8 @@ _HOMES = {
     "LearnedSink": "attention.sink",
     "LinearGate": "attention.gates",
     "MLPGate": "attention.gates",
+    "OutlierCallback": "train.callbacks",
+    "OutlierReport": "analysis.inspect",
     "QuietformerError": "errors",
     "Softmax": "attention.softmax",
     "Softmax1": "attention.softmax1",
@@ -41,6 +44,7 @@ _HOMES = {
     "advance_warmup_": "attention.inject",
     "apply_attention_": "attention.inject",
     "attention_cores": "attention.inject",
+    "inspect": "analysis.inspect",
     "load": "checkpoint",
     "remove_attention_": "attention.inject",
     "save": "checkpoint",
@@ -55,6 +59,8 @@ __all__ = [
     "LearnedSink",
     "LinearGate",
     "MLPGate",
+    "OutlierCallback",
+    "OutlierReport",
     "QuietformerError",
     "Softmax",
     "Softmax1",
@@ -66,6 +72,7 @@ __all__ = [
     "advance_warmup_",
     "apply_attention_",
     "attention_cores",
+    "inspect",
     "load",
     "remove_attention_",
     "save",

@@ -41,3 +41,39 @@ def test_a_trainer_advances_the_warmup_once_for_each_optimizer_step(tmp_path):
     assert torch.equal(logits(loaded, inputs("bert")), logits(model.eval(), inputs("bert")))
     # A loaded model trains again: transformers must not take it for a quantized one.
     Trainer(model=loaded, args=settings, train_dataset=Copies()).train()
+
+
+def test_outlier_figures_reach_whatever_the_trainer_reports_to(tmp_path):
+    from transformers import TrainerCallback
+
+    class Tracker(TrainerCallback):
+        def __init__(self):
+            self.seen = []
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            self.seen.append(dict(logs))
+
+    model, tracker = build("bert"), Tracker()
+    qf.apply_attention_(model, VARIANTS["both"])
+    settings = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=4,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        logging_steps=2,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=settings, train_dataset=Copies(), callbacks=[tracker])
+    qf.OutlierCallback(every=2).attach_(trainer)
+    trainer.train()
+    logged = [logs for logs in tracker.seen if "loss" in logs]
+    assert len(logged) == 2
+    for logs in logged:
+        assert logs["outliers/infinity_norm"] > 0
+        assert logs["outliers/kurtosis"] > 1
+        assert 0 <= logs["outliers/dead_rows"] <= 1
+        assert 0 < logs["outliers/gate_openness"] < 2
+    assert not any(len(module._forward_hooks) > 1 for module in model.modules())

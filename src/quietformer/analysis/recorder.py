@@ -60,15 +60,20 @@ def with_cores(model: nn.Module) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def record(
-    model: nn.Module, on_site: SiteListener | None = None, on_attention: AttentionListener | None = None
+    model: nn.Module,
+    on_site: SiteListener | None = None,
+    on_attention: AttentionListener | None = None,
+    *,
+    sites: tuple[str, ...] | None = None,
 ) -> Iterator[None]:
-    """Call the listeners with every watched tensor of every forward pass inside the block."""
+    """Call the listeners with every watched tensor (of these sites only) of every forward pass inside the block."""
     handles: list[RemovableHandle] = []
     blocks = find_blocks(model)
     try:
         if on_site is not None:
             for watch in (watch for block in blocks for watch in block.watches()):
-                handles.append(_listen(watch, on_site))
+                if sites is None or watch.site in sites:
+                    handles.append(_listen(watch, on_site))
         if on_attention is not None:
             for layer, core in _cores_of(model, blocks):
                 handles += _listen_to_core(layer, core, on_attention)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+DEFAULT_LENGTH = 128
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "bpe.codes")
+
+
 def inspect(
     models: list[str] = typer.Argument(
         ...,
@@ -25,7 +29,7 @@ def inspect(
     dataset: str = typer.Option("", "--dataset", metavar="NAME", help="Texts of a dataset (hub name or folder)."),
     images: Path | None = typer.Option(None, "--images", metavar="DIR", help="Images to run (vision models)."),
     sequences: int = typer.Option(64, "--sequences", min=1, help="How many sequences or images."),
-    length: int = typer.Option(128, "--length", min=3, help="Tokens of a sequence."),
+    length: int | None = typer.Option(None, "--length", min=3, help="Tokens of a sequence; 128, or as many as fit."),
     batch_size: int = typer.Option(8, "--batch-size", min=1, help="Sequences at a time; figures do not depend on it."),
     seed: int = typer.Option(0, "--seed", help="Chooses the passages of the built-in prose."),
     page: Path = typer.Option(
@@ -62,7 +66,7 @@ def inspect(
         report["data"] |= data
         growth.append({"model": source, **report["headline"], "severity": report["verdict"]["severity"]})
     report["growth"] = growth if len(growth) > 1 else []
-    report["command"] = _command(models, texts, dataset, images, sequences, length, seed)
+    report["command"] = _command(models, texts, dataset, images, sequences, report["data"].get("length"), seed)
     _print(report)
     json_path = json_path or page.with_suffix(".json")
     write_json(json_path, report)
@@ -104,7 +108,7 @@ def _inspect_one(
 
 def _batches(
     model: PreTrainedModel, source: str, texts: Path | None, dataset: str, images: Path | None,
-    count: int, length: int, batch_size: int, seed: int,
+    count: int, length: int | None, batch_size: int, seed: int,
 ) -> tuple[list[Any], Any, int | None, dict[str, Any]]:  # fmt: skip
     from quietformer.data import images as image_data
     from quietformer.data import texts as text_data
@@ -123,7 +127,9 @@ def _batches(
     if images is not None:
         raise QuietformerError(f"{type(model).__name__} takes text; give --texts FILE")
     longest = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(longest, int) and length > longest:
+    longest = longest if isinstance(longest, int) else DEFAULT_LENGTH
+    length = min(DEFAULT_LENGTH, longest) if length is None else length
+    if length > longest:
         raise QuietformerError(f"--length {length} is longer than the {longest} positions of {type(model).__name__}")
     tokenizer = _tokenizer(source)
     chosen = text_data.read_texts(texts) if texts is not None else text_data.dataset_texts(dataset) if dataset else None
@@ -149,8 +155,16 @@ def _tokenizer(source: str) -> Any:
 
     from quietformer.sources import resolve
 
+    folder = Path(resolve(source))
+    # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
+    if folder.is_dir() and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):
+        raise QuietformerError(f"{source} has no tokenizer; save one into the folder")
     try:
-        return AutoTokenizer.from_pretrained(resolve(source), local_files_only=Path(resolve(source)).is_dir())
+        return (
+            AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            if folder.is_dir()
+            else AutoTokenizer.from_pretrained(source)
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise QuietformerError(f"{source} has no tokenizer that loads; save one into the folder") from None
 
@@ -161,19 +175,11 @@ def _image_size(model: PreTrainedModel) -> tuple[int, int]:
     return (size if isinstance(size, int) else size[0]), getattr(config, "num_channels", 3)
 
 
-def _command(models: list[str], texts: Any, dataset: str, images: Any, sequences: int, length: int, seed: int) -> str:
-    words = [
-        "quietformer",
-        "inspect",
-        *models,
-        "--sequences",
-        str(sequences),
-        "--length",
-        str(length),
-        "--seed",
-        str(seed),
-    ]
-    for option, value in (("--texts", texts), ("--dataset", dataset), ("--images", images)):
+def _command(
+    models: list[str], texts: Any, dataset: str, images: Any, sequences: int, length: int | None, seed: int
+) -> str:
+    words = ["quietformer", "inspect", *models, "--sequences", str(sequences), "--seed", str(seed)]
+    for option, value in (("--length", length), ("--texts", texts), ("--dataset", dataset), ("--images", images)):
         words += [option, str(value)] if value else []
     return " ".join(words)
 

@@ -19,6 +19,7 @@ function svg(tag, attributes, text) {
 }
 function number(x, digits = 3) {
   if (x === null || x === undefined) return "–";
+  if (Number.isInteger(x)) return x.toLocaleString("en");
   const size = Math.abs(x);
   if (size >= 1000) return Math.round(x).toLocaleString("en");
   if (size >= 100) return x.toFixed(0);
@@ -68,8 +69,8 @@ function lines(series, labels, {log = false, unit = ""} = {}) {
   });
   return root;
 }
-function bars(values, {labels, marks = []} = {}) {
-  const width = 960, height = 150, left = 46, bottom = 22, high = Math.max(...values, 1);
+function bars(values, {labels, marks = [], width = 960} = {}) {
+  const height = 150, left = 46, bottom = 22, high = Math.max(...values, 1);
   const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img"});
   const step = (width - left) / values.length;
   root.append(svg("line", {x1: left, x2: width, y1: height - bottom, y2: height - bottom, class: "grid"}), svg("text", {x: left - 6, y: 14, "text-anchor": "end"}, number(high)));
@@ -152,7 +153,7 @@ function showOutliers() {
     const heads = [...new Set(o.few_dimensions.map(d => (o.dimensions.find(x => x.dimension === d) || {}).head))].filter(h => h !== null && h !== undefined);
     byId("outlier-summary").textContent = `${number(o.total)} values past 6σ; ${o.few_dimensions.length} dimension${o.few_dimensions.length === 1 ? "" : "s"} (${o.few_dimensions.join(", ")}${heads.length ? `; head${heads.length === 1 ? "" : "s"} ${heads.join(", ")} by position` : ""}) hold most of them${o.delimiter_share === null ? "" : `; ${Math.round(100 * o.delimiter_share)} % stand on delimiters and special tokens`}.`;
     byId("by-dimension").replaceChildren(bars(counts, {marks: o.few_dimensions}));
-    byId("by-position").replaceChildren(bars(o.positions));
+    byId("by-position").replaceChildren(bars(o.positions, {width: 480}));
     byId("by-token").replaceChildren(o.tokens.length ? table(["token", "outliers"], o.tokens.slice(0, 10).map(t => [t.token, number(t.count)])) : el("p", "no tokens", "quiet"));
   };
   select.addEventListener("change", draw); redraw.push(draw); draw();

@@ -1,0 +1,90 @@
+"""Text and images as batches."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from PIL import Image
+
+import quietformer as qf
+from quietformer.data.corpus import embedded_prose, paragraphs
+from quietformer.data.images import digit_images, folder_images
+from quietformer.data.texts import dataset_texts, read_texts, special_tokens, text_batches, token_sequences
+
+
+class Words:
+    """A tokenizer that gives every word its length as id, [CLS] 1 and [SEP] 2."""
+
+    def __call__(self, text, add_special_tokens=True, verbose=True):
+        ids = [len(word) + 2 for word in text.split()]
+        return {"input_ids": [1, *ids, 2] if add_special_tokens else ids}
+
+
+def test_the_embedded_prose_is_english_and_the_same_each_time():
+    first, second = (list(itertools.islice(embedded_prose(), 50)) for _ in range(2))
+    assert first == second
+    assert len(set(first)) == 50
+    assert all(len(paragraph) >= 80 for paragraph in first)
+    words = " ".join(first).lower().split()
+    assert sum(word in ("the", "of", "a", "is", "to", "and") for word in words) / len(words) > 0.12
+
+
+def test_paragraphs_keep_sentences_and_drop_the_rest():
+    text = (
+        "    x = 1\n\n    Short.\n\n"
+        + "This is a sentence that goes on for long enough to be kept as prose, it seems so.\n"
+    )
+    assert len(list(paragraphs(text))) == 1
+
+
+def test_sequences_are_full_and_framed_by_special_tokens():
+    assert special_tokens(Words()) == ([1], [2])
+    sequences = token_sequences(["one two three four five six seven"] * 3, Words(), count=4, length=6)
+    assert [len(sequence) for sequence in sequences] == [6, 6, 6, 6]
+    assert all(sequence[0] == 1 and sequence[-1] == 2 for sequence in sequences)
+    assert token_sequences(["a bb"], Words(), count=4, length=9) == [[1, 3, 4, 2]]
+    with pytest.raises(qf.QuietformerError, match="leave no room"):
+        token_sequences(["a"], Words(), count=1, length=2)
+
+
+def test_batches_are_padded_and_masked():
+    (batch,) = text_batches([[1, 5, 2], [1, 2]], pad=0, batch_size=4)
+    assert batch["input_ids"].tolist() == [[1, 5, 2], [1, 2, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_bad_text_is_named(tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00\x80")
+    for name, message in (
+        ("empty.txt", "holds no text"),
+        ("binary.txt", "cannot be read"),
+        ("none.txt", "is not there"),
+    ):
+        with pytest.raises(qf.QuietformerError, match=message):
+            read_texts(tmp_path / name)
+    with pytest.raises(qf.QuietformerError, match=r"datasets|cannot be read"):
+        list(dataset_texts(str(tmp_path / "nothing")))
+
+
+def test_images_of_a_folder(tmp_path):
+    Image.new("RGB", (20, 10), (255, 0, 0)).save(tmp_path / "red.png")
+    pixels = folder_images(tmp_path, count=4, size=8, channels=3)
+    assert pixels.shape == (1, 3, 8, 8)
+    assert pixels[0, :, 0, 0].tolist() == [1.0, -1.0, -1.0]
+    (tmp_path / "broken.png").write_text("no image")
+    with pytest.raises(qf.QuietformerError, match=r"broken.png does not decode"):
+        folder_images(tmp_path, count=4, size=8, channels=3)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(qf.QuietformerError, match="holds no images"):
+        folder_images(tmp_path / "none", count=4, size=8, channels=3)
+
+
+def test_digits_are_real_and_scaled():
+    pixels, labels = digit_images(count=20, size=32, channels=1)
+    assert pixels.shape == (20, 1, 32, 32)
+    assert labels[:10].tolist() == list(range(10))
+    assert -1 <= pixels.min() < pixels.max() <= 1
+    assert not torch.equal(pixels[0], pixels[1])

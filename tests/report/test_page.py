@@ -1,0 +1,160 @@
+"""The page in a real browser: pictures change, nothing is fetched, tokens stay text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import quietformer as qf
+from quietformer.report.card import card_fragment
+from quietformer.report.figures import draw_figures, unpack
+from quietformer.report.page import page, write_page
+from tests.models import VARIANTS, build, inputs
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def figures(name="bert", variant=None):
+    model = build(name)
+    if variant:
+        qf.apply_attention_(model, VARIANTS[variant])
+    report = qf.inspect(
+        model, [inputs(name)], token_text=lambda token: EVIL if token % 2 else f"t{token}", name=EVIL
+    ).figures
+    return report | {"interventions": [], "growth": [], "command": f"quietformer inspect {EVIL}"}
+
+
+def test_no_markup_of_others_reaches_the_page():
+    text = page(figures())
+    assert EVIL not in text
+    assert text.count("</script>") == 2
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+
+
+def test_stored_pictures_are_the_matrices():
+    model, given = build("bert"), inputs("bert")
+    report = qf.inspect(model, [given]).figures
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(**given, output_attentions=True).attentions
+    for entry in report["pictures"]["attention"]:
+        for head, kept in enumerate(entry["heads"]):
+            expected = attentions[entry["layer"]][entry["sequence"], head]
+            torch.testing.assert_close(torch.from_numpy(unpack(kept["P"])).float(), expected, rtol=0, atol=0.003)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("bert", None), ("bert", "clipped-gamma"), ("bert", "gate-linear"), ("vit", None)]
+)
+def test_figures_for_a_paper(name, variant, tmp_path):
+    drawn = draw_figures(figures(name, variant), tmp_path / "figures")
+    assert {path.suffix for path in drawn} == {".png", ".svg"}
+    assert ("patches.png" in {path.name for path in drawn}) == (name == "vit")
+    assert all(path.stat().st_size > 1000 for path in drawn)
+    assert EVIL not in (tmp_path / "figures" / "attention.svg").read_text()
+
+
+def test_the_card_carries_the_verdict():
+    report = figures()
+    card = card_fragment(report)
+    assert report["verdict"]["sentence"] in card
+    assert f"{report['headline']['infinity_norm']:.2f}" in card
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: the browser tests were left out")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    contexts = []
+
+    def open_page(report, **options):
+        write_page(report, tmp_path / "page.html")
+        context = browser.new_context(**options)
+        contexts.append(context)
+        tab, problems, requests = context.new_page(), [], []
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("dialog", lambda dialog: (problems.append("a dialog"), dialog.dismiss()))
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.goto((tmp_path / "page.html").as_uri())
+        tab.wait_for_function("document.querySelectorAll('#pictures canvas').length > 0")
+        return tab, problems, requests
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def pixels(tab) -> str:
+    return tab.evaluate("[...document.querySelectorAll('#pictures canvas')].map(c => c.toDataURL()).join()")
+
+
+@pytest.mark.xdist_group("browser")
+def test_selectors_change_the_pictures_and_nothing_leaves_the_page(opened):
+    tab, problems, requests = opened(figures(variant="gate-linear"))
+    seen = {pixels(tab)}
+    for selector, value in (("#layer", "0"), ("#layer", "1"), ("#head", "0"), ("#head", "3"), ("#sequence", "1")):
+        tab.select_option(selector, value)
+        seen.add(pixels(tab))
+    assert len(seen) >= 5
+    tab.click("#head-map tr:nth-child(2) td:nth-child(3) button")
+    assert (tab.input_value("#layer"), tab.input_value("#head")) == ("0", "1")
+    tab.select_option("#measure", "sink")
+    assert "most attended" in tab.text_content("#measure-meaning")
+    tab.hover("#pictures figure:nth-child(2) canvas", position={"x": 5, "y": 5})
+    assert "→" in tab.text_content("#hover")
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.xdist_group("browser")
+def test_tokens_appear_as_text(opened):
+    report = figures()
+    tab, problems, _ = opened(report)
+    assert tab.text_content("#title") == EVIL
+    assert tab.evaluate("document.querySelectorAll('img').length") == 0
+    assert any(EVIL in text for text in tab.locator("#sequence option").all_text_contents())
+    assert problems == []
+
+
+@pytest.mark.xdist_group("browser")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
+    report = figures() | {"model": figures()["model"] | {"name": "a-model"}}
+    tab, _, _ = opened(report, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+    tab.click("#theme")
+    assert tab.evaluate("document.documentElement.dataset.theme") != scheme
+
+
+@pytest.mark.xdist_group("browser")
+def test_images_show_their_patches(opened):
+    tab, problems, _ = opened(figures("vit"))
+    assert tab.evaluate("document.querySelectorAll('#patch-maps canvas').length") == 2
+    assert tab.is_visible("#patches")
+    assert problems == []
+
+
+def test_the_page_holds_all_figures():
+    report = figures()
+    text = page(report)
+    data = text.split('id="data">')[1].split("</script>")[0]
+    assert json.loads(data) == json.loads(json.dumps(report))
