@@ -9,6 +9,8 @@ import torch
 
 import quietformer as qf
 from quietformer.analysis.interventions import intervene
+from quietformer.analysis.recorder import record
+from quietformer.families.layout import find_blocks, find_residuals
 from tests.models import VARIANTS, build, inputs, logits
 
 ALL = ("bert", "opt", "vit", "llama", "gpt2")
@@ -115,6 +117,70 @@ def test_sites_are_the_tensors_they_are_named_after():
         hidden = model.model(**given, output_hidden_states=True).hidden_states
     row = report.site("ffn_residual", 0)
     assert row["infinity_norm"] == pytest.approx(float(hidden[1].flatten(1).abs().amax(1).mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "opt", "opt_post", "llama", "gpt2", "vit", "gemma2", "gpt_neox"])
+def test_what_is_called_a_residual_sum_is_one(name):
+    """Against the definition: what came into the sublayer plus what it gave, whatever the family calls its norms."""
+    model, given = residual_model(name)
+    blocks = find_blocks(model)
+    with torch.no_grad():
+        residuals = find_residuals(blocks, lambda: model(**given))
+        tensors = {}
+        watches = [watch for block in blocks for watch in block.watches()] + residuals
+        keep = lambda site, layer, x: tensors.setdefault((site, layer), x.reshape(-1, x.shape[-1]))  # noqa: E731
+        with record(model, keep, watches=watches):
+            model(**given)
+    found = {watch.site for watch in residuals}
+    assert ("attention_residual" in found) == (name not in ("gemma2", "gpt_neox"))
+    for layer in range(len(blocks)):
+        if ("attention_residual", layer) in tensors:
+            entering = tensors[("attention_residual", layer)] - tensors[("attention_output", layer)]
+            bases = [tensors[("attention_residual", layer)], tensors.get(("attention_norm", layer))]
+            if layer:  # what enters a block is what left the one before, normalised last in post-norm models
+                left = [tensors.get((site, layer - 1)) for site in ("ffn_residual", "ffn_norm")]
+                assert any(x is not None and torch.allclose(entering, x, atol=1e-3) for x in left)
+            total = tensors[("ffn_residual", layer)] - tensors[("ffn_output", layer)]
+            assert any(base is not None and torch.allclose(total, base, atol=1e-3) for base in bases)
+
+
+def residual_model(name):
+    if name in ALL:
+        return build(name), inputs(name)
+    if name == "opt_post":
+        from transformers import OPTConfig, OPTForCausalLM
+
+        config = OPTConfig(
+            vocab_size=99, hidden_size=32, word_embed_proj_dim=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64,
+            max_position_embeddings=64, do_layer_norm_before=False,
+        )  # fmt: skip
+        return OPTForCausalLM(config).eval(), inputs("opt")
+    from tools.families.tiny import tiny
+
+    built = tiny(name)
+    return built.model, built.inputs
+
+
+def test_a_dimension_that_is_always_large_is_not_taken_for_ordinary():
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    model = BertModel(BertConfig(vocab_size=99, **sizes))
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.bias[7] = 500.0
+    report = qf.inspect(model, batches())
+    assert report.verdict["severity"] == "broken"
+    assert "dimension 7" in report.verdict["claims"][0]
+
+
+def test_tokens_cannot_steer_a_terminal():
+    model = build("bert")
+    plant(model)
+    report = qf.inspect(model, batches(), token_text=lambda token: f"\x1b]0;owned\x07\x1b[2J{token}|\n")
+    text = json.dumps(report.figures["verdict"], ensure_ascii=False)
+    assert "\x1b" not in text
+    assert "\\x1b" in text
 
 
 def test_head_measures_know_zeros_gates_and_idle_heads():

@@ -72,8 +72,8 @@ def test_outlier_figures_reach_whatever_the_trainer_reports_to(tmp_path):
     logged = [logs for logs in tracker.seen if "loss" in logs]
     assert len(logged) == 2
     for logs in logged:
-        assert logs["outliers/infinity_norm"] > 0
-        assert logs["outliers/kurtosis"] > 1
+        assert logs["outliers/ffn_infinity_norm"] > 0
+        assert logs["outliers/ffn_kurtosis"] > 1
         assert 0 <= logs["outliers/dead_rows"] <= 1
         assert 0 < logs["outliers/gate_openness"] < 2
     assert not any(len(module._forward_hooks) > 1 for module in model.modules())

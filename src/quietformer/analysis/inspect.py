@@ -8,6 +8,7 @@ import contextlib
 import math
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,16 +18,18 @@ from transformers import PreTrainedModel
 
 from quietformer.analysis.heads import MEASURES, HeadTally, head_measures
 from quietformer.analysis.metrics import SiteFigures
-from quietformer.analysis.outliers import OutlierTally
+from quietformer.analysis.outliers import OutlierTally, TokenNames, printable
 from quietformer.analysis.pictures import AttentionPictures
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict
 from quietformer.errors import QuietformerError
-from quietformer.families.layout import final_norm, find_blocks, headline
+from quietformer.families.layout import Watch, final_norm, find_blocks, find_residuals, headline
 from quietformer.section import model_spec
 
 REPORT_VERSION = 1
-TALLIED = ("attention_output", "attention_residual", "attention_norm", "ffn_output", "ffn_residual", "ffn_norm")
+TALLIED = (
+    "attention_output", "attention_residual", "attention_norm", "ffn_output", "ffn_residual", "ffn_norm", "block_output"
+)  # fmt: skip
 
 
 class OutlierReport:
@@ -47,8 +50,8 @@ class OutlierReport:
 class Inspection:
     """Running figures of one model over batches."""
 
-    def __init__(self, token_text: Callable[[int], str] = str, picture_sequences: int = 2) -> None:
-        self.token_text = token_text
+    def __init__(self, names: TokenNames | None = None, picture_sequences: int = 2) -> None:
+        self.names = names or TokenNames(None)
         self.sites: dict[tuple[str, int], SiteFigures] = {}
         self.tallies: dict[tuple[str, int], OutlierTally] = {}
         self.heads: dict[int, HeadTally] = {}
@@ -59,15 +62,15 @@ class Inspection:
         self._token_ids: Tensor | None = None
 
     def begin(self, batch: dict[str, Tensor]) -> None:
-        self._valid = batch["attention_mask"].bool() if "attention_mask" in batch else None
-        self._token_ids = batch.get("input_ids")
+        self._valid = batch["attention_mask"].bool().cpu() if "attention_mask" in batch else None
+        self._token_ids = batch["input_ids"].cpu() if "input_ids" in batch else None
         first = next(iter(batch.values()))
         self.sequences += len(first)
         self.tokens += int(self._valid.sum()) if self._valid is not None else 0
         self.pictures.begin(self._token_ids, self._valid, batch.get("pixel_values"))
 
     def on_site(self, site: str, layer: int, x: Tensor) -> None:
-        x_BTd = self._by_sequence(x)
+        x_BTd = self._by_sequence(x.cpu())
         if x_BTd.dim() != 3:
             return
         valid = self._valid if self._valid is not None and self._valid.shape == x_BTd.shape[:2] else None
@@ -91,13 +94,16 @@ class Inspection:
         self._add_masked("probabilities", layer, seen.probabilities_BHQK, pairs)
         by_query = queries[:, 0, :, None, None]
         self._add_masked("context", layer, seen.context_BQHD, by_query)
-        gate = None
         if seen.gate is not None:
             self._add_masked("gate", layer, seen.gate, by_query)
-            gate = seen.gate.mean(-1)
+        self.on_heads(layer, seen)
+        self.pictures.on_attention(layer, seen)
+
+    def on_heads(self, layer: int, seen: AttentionRecord) -> None:
+        pairs = visible_pairs(seen, self._valid)
+        gate = None if seen.gate is None else seen.gate.mean(-1)
         tally = self.heads.setdefault(layer, HeadTally.empty(seen.probabilities_BHQK.shape[1], gated=gate is not None))
         tally.add(head_measures(seen.probabilities_BHQK, seen.value_BHKD, seen.context_BQHD, gate, pairs))
-        self.pictures.on_attention(layer, seen)
 
     def _add_masked(self, site: str, layer: int, x: Tensor, valid: Tensor) -> None:
         """Only what is valid of each sequence; `valid` broadcasts over x."""
@@ -122,7 +128,8 @@ def inspect(
     model: nn.Module,
     batches: Iterable[dict[str, Tensor]],
     *,
-    token_text: Callable[[int], str] = str,
+    token_text: Callable[[int], str] | None = None,
+    special_tokens: Iterable[int] = (),
     name: str = "",
     picture_sequences: int = 2,
     progress: Callable[[int], None] = lambda done: None,
@@ -134,24 +141,30 @@ def inspect(
     blocks = find_blocks(model)
     if not blocks:
         raise QuietformerError(f"{type(model).__name__} has no transformer blocks to inspect")
-    inspection, was_training = Inspection(token_text, picture_sequences), model.training
+    names, was_training = TokenNames(token_text, frozenset(special_tokens)), model.training
+    inspection = Inspection(names, picture_sequences)
     model.train(False)
     try:
-        with (
-            with_cores(model) as seen,
-            record(model, inspection.on_site, inspection.on_attention if seen else None),
-            _watch_final_norm(model, inspection, len(blocks)),
-            torch.no_grad(),
-        ):
+        with with_cores(model) as seen, torch.no_grad():
+            watches: list[Watch] | None = None
+            residuals: list[Watch] = []
             for batch in batches:
+                if watches is None:
+                    residuals = find_residuals(blocks, partial(_forward, model, {k: v[:1] for k, v in batch.items()}))
+                    watches = [watch for block in blocks for watch in block.watches()] + residuals
+                on_attention = inspection.on_attention if seen else None
                 inspection.begin(batch)
-                model(**_fitting(model, batch))
+                with (
+                    record(model, inspection.on_site, on_attention, watches=watches),
+                    _watch_final_norm(model, inspection, len(blocks)),
+                ):
+                    _forward(model, batch)
                 progress(inspection.sequences)
     finally:
         model.train(was_training)
     if not inspection.sequences:
         raise QuietformerError("there are no sequences to inspect; give some text or images")
-    figures = _figures(model, inspection, name)
+    figures = _figures(model, inspection, printable(name), residuals, seen=seen)
     figures["verdict"] = verdict(figures)
     return OutlierReport(figures)
 
@@ -163,10 +176,12 @@ def check_finite(model: nn.Module) -> None:
             raise QuietformerError(f"{name} holds NaN or infinity; the checkpoint is broken")
 
 
-def _figures(model: PreTrainedModel, inspection: Inspection, name: str) -> dict[str, Any]:
+def _figures(
+    model: PreTrainedModel, inspection: Inspection, name: str, residuals: list[Watch], *, seen: bool
+) -> dict[str, Any]:
     blocks = find_blocks(model)
     heads = next((len(tally.sums["sink"]) for tally in inspection.heads.values()), None)
-    chosen = headline(model.config.model_type, post_norm=blocks[0].post_norm)
+    chosen = headline(model.config.model_type, residuals)
     sites = [
         {"site": site, "layer": layer, **figures.to_dict()}
         for (site, layer), figures in sorted(inspection.sites.items(), key=lambda item: (item[0][1], item[0][0]))
@@ -178,25 +193,26 @@ def _figures(model: PreTrainedModel, inspection: Inspection, name: str) -> dict[
     return {
         "version": REPORT_VERSION,
         "model": {
-            "name": name or model.config.name_or_path or type(model).__name__,
+            "name": name or printable(str(model.config.name_or_path)) or type(model).__name__,
             "class": type(model).__name__,
             "type": model.config.model_type,
             "layers": len(blocks),
             "heads": heads,
             "width": getattr(model.config, "hidden_size", None),
             "parameters": model.num_parameters(),
-            "attention": (spec.label if (spec := model_spec(model).attention) else "softmax"),
+            "attention": spec.label if (spec := model_spec(model).attention) else "softmax" if seen else "its own",
+            "attention_seen": seen,
         },
         "data": {"sequences": inspection.sequences, "tokens": inspection.tokens},
         "headline": {"source": chosen.source, **_headline(chosen.infinity, chosen.kurtosis, sites)},
         "sites": sites,
         "outliers": [
-            {"site": site, "layer": layer, **tally.to_dict(inspection.token_text, d_head(tally))}
+            {"site": site, "layer": layer, **tally.to_dict(inspection.names, d_head(tally))}
             for (site, layer), tally in sorted(inspection.tallies.items(), key=lambda item: (item[0][1], item[0][0]))
         ],
         "heads": [{"layer": layer, **tally.to_dict()} for layer, tally in sorted(inspection.heads.items())],
         "head_measures": MEASURES,
-        "pictures": inspection.pictures.to_dict(inspection.token_text),
+        "pictures": inspection.pictures.to_dict(inspection.names.text),
         "versions": {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -231,7 +247,19 @@ def _watch_final_norm(model: nn.Module, inspection: Inspection, layer: int) -> I
             handle.remove()
 
 
-def _fitting(model: PreTrainedModel, batch: dict[str, Tensor]) -> dict[str, Any]:
+def _forward(model: PreTrainedModel, batch: dict[str, Tensor]) -> None:
+    try:
+        model(**fitting(model, batch))
+    except QuietformerError:
+        raise
+    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
+        text = " ".join(str(error).split())[:200]
+        raise QuietformerError(
+            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
+        ) from error
+
+
+def fitting(model: PreTrainedModel, batch: dict[str, Tensor]) -> dict[str, Any]:
     """The batch on the model's device; encoder-decoders get their input as the decoder's as well."""
     fitting: dict[str, Any] = {name: tensor.to(model.device) for name, tensor in batch.items()}
     if model.config.is_encoder_decoder and "input_ids" in fitting:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from quietformer.analysis.inspect import fitting
 from quietformer.analysis.recorder import with_cores
 from quietformer.attention.inject import attention_cores
 from quietformer.families.layout import find_blocks
@@ -23,6 +24,7 @@ def intervene(
     model: PreTrainedModel, batches: list[dict[str, Tensor]], figures: dict[str, Any], mask_token: int | None = None
 ) -> list[dict[str, Any]]:
     """What each intervention does to the loss, or for a model without a head to its embeddings."""
+    batches = [fitting(model, batch) for batch in batches]
     score, unit = _score(model, mask_token)
     before = score(model, batches)
     targets = _targets(figures)
@@ -62,7 +64,7 @@ def _others(dimensions: list[int], width: int | None) -> list[int]:
     """As many dimensions that hold no outliers: what setting any dimension would cost."""
     width = width or max(dimensions) + 2
     free = [dimension for dimension in range(width) if dimension not in dimensions]
-    return [free[dimension % len(free)] for dimension in dimensions]
+    return [free[(index + 1) * len(free) // (len(dimensions) + 1)] for index in range(len(dimensions))]
 
 
 @contextlib.contextmanager

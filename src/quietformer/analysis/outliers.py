@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,13 +45,13 @@ class OutlierTally:
         return int(self.by_dimension.sum())
 
     def few_dimensions(self, most: int = 8) -> list[int]:
-        """The fewest dimensions that hold nearly all outliers, if they are few; else the largest ones."""
+        """The fewest dimensions that hold nearly all outliers; none if those are not few."""
         order = self.by_dimension.argsort(descending=True, stable=True)
         held = self.by_dimension[order].cumsum(0)
         enough = int((held < FEW * self.total).sum()) + 1
-        return order[: min(enough, most)].tolist() if self.total else []
+        return order[:enough].tolist() if self.total and enough <= most else []
 
-    def to_dict(self, names: Any, d_head: int | None) -> dict[str, Any]:
+    def to_dict(self, names: TokenNames, d_head: int | None) -> dict[str, Any]:
         """JSON form; `names` gives a token its text, `d_head` a dimension its head."""
         dimensions = [
             {
@@ -61,21 +63,36 @@ class OutlierTally:
             for index in self.by_dimension.nonzero().flatten().tolist()
         ]
         tokens = [
-            {"token": names(token), "id": token, "count": count} for token, count in self.by_token.most_common(20)
+            {"token": names.text(token), "id": token, "count": count} for token, count in self.by_token.most_common(20)
         ]
-        delimiters = sum(count for token, count in self.by_token.items() if is_delimiter(names(token)))
+        delimiters = sum(count for token, count in self.by_token.items() if names.is_delimiter(token))
         return {
             "total": self.total,
             "few_dimensions": self.few_dimensions(),
             "dimensions": sorted(dimensions, key=lambda row: -int(str(row["count"])))[:64],
             "positions": self.by_position.tolist(),
             "tokens": tokens,
-            "delimiter_share": delimiters / self.total if self.total and self.by_token else None,
+            "delimiter_share": delimiters / self.total if self.total and self.by_token and names.known else None,
         }
 
 
-def is_delimiter(text: str) -> bool:
-    """[SEP], [CLS], <s>, '.', ',' and the like: tokens that carry little of the text's meaning."""
-    bare = text.strip("▁Ġ# ")
-    special = len(bare) > 2 and (bare[0], bare[-1]) in (("[", "]"), ("<", ">"))
-    return special or bare in (".", ",", ";", ":", "!", "?", "-", "(", ")", "'", '"') or bare == ""
+class TokenNames:
+    """Texts of tokens, safe to print: they come from other people's files and may hold control characters."""
+
+    def __init__(self, text: Callable[[int], str] | None, special: frozenset[int] = frozenset()) -> None:
+        self.known = text is not None
+        self._text = text or str
+        self.special = special
+
+    def text(self, token: int) -> str:
+        return printable(self._text(token))
+
+    def is_delimiter(self, token: int) -> bool:
+        """[SEP], [CLS], '.', ',' and the like: special tokens and punctuation, which carry little of a text's meaning."""
+        bare = self._text(token).removesuffix("</w>").strip("▁ĠĊ# \n\t")
+        return token in self.special or all(unicodedata.category(character)[0] in "PZC" for character in bare)
+
+
+def printable(text: str) -> str:
+    """Control characters spelled out: a token must not move a terminal's cursor or tear a table."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -64,16 +64,15 @@ def record(
     on_site: SiteListener | None = None,
     on_attention: AttentionListener | None = None,
     *,
-    sites: tuple[str, ...] | None = None,
+    watches: list[Watch] | None = None,
 ) -> Iterator[None]:
-    """Call the listeners with every watched tensor (of these sites only) of every forward pass inside the block."""
+    """Call the listeners with every watched tensor (or these only) of every forward pass inside the block."""
     handles: list[RemovableHandle] = []
     blocks = find_blocks(model)
     try:
         if on_site is not None:
-            for watch in (watch for block in blocks for watch in block.watches()):
-                if sites is None or watch.site in sites:
-                    handles.append(_listen(watch, on_site))
+            named = [watch for block in blocks for watch in block.watches()]
+            handles += [_listen(watch, on_site) for watch in (named if watches is None else watches)]
         if on_attention is not None:
             for layer, core in _cores_of(model, blocks):
                 handles += _listen_to_core(layer, core, on_attention)
@@ -105,12 +104,12 @@ def _listen_to_core(layer: int, core: AttentionCore, listener: AttentionListener
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            seen[name] = output.detach()
+            seen[name] = output.detach().cpu()  # figures are kept on the processor, wherever the model runs
 
         return hook
 
     def keep_visible(_: nn.Module, args: tuple[Any, ...]) -> None:
-        seen["visible"] = args[1] if len(args) > 1 else None
+        seen["visible"] = args[1].cpu() if len(args) > 1 and args[1] is not None else None
 
     def done(_: nn.Module, args: Any, output: Any) -> None:
         values = seen["value"]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-RANGE_SITES = ("ffn_output", "ffn_residual", "attention_output", "attention_residual", "ffn_norm", "attention_norm")
-BROKEN_BITS = 4.0
+RANGE_SITES = (
+    "ffn_output",
+    "ffn_residual",
+    "block_output",
+    "attention_output",
+    "attention_residual",
+    "ffn_norm",
+    "attention_norm",
+)
+BROKEN_BITS = 3.0
 """Bits left to the bulk of a tensor below which per-tensor INT8 loses it; a normal distribution keeps about 7.3."""
 WORRYING_BITS = 6.0
 HEAVY_KURTOSIS = 100.0
+FEW_TOKENS = 500
 
 
 def rank_sites(sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -30,8 +39,8 @@ def verdict(figures: dict[str, Any]) -> dict[str, Any]:
     return {
         "severity": severity,
         "sentence": {
-            "broken": "Per-tensor INT8 will break this model.",
-            "worrying": "Per-tensor INT8 will cost this model some quality.",
+            "broken": "Per-tensor INT8 is likely to break this model.",
+            "worrying": "Per-tensor INT8 is likely to cost this model some quality.",
             "quiet": "No outliers that INT8 would mind.",
         }[severity],
         "claims": claims,
@@ -54,7 +63,8 @@ def span(layers: list[int]) -> str:
 LABELS = {
     "ffn_output": "FFN outputs",
     "ffn_residual": "residual sums after the FFN",
-    "ffn_norm": "LayerNorm outputs after the FFN",
+    "ffn_norm": "LayerNorm outputs at the FFN",
+    "block_output": "block outputs",
     "attention_output": "attention outputs",
     "attention_residual": "residual sums after attention",
     "attention_norm": "LayerNorm outputs at attention",
@@ -75,24 +85,31 @@ def _range_claim(figures: dict[str, Any], affected: list[dict[str, Any]]) -> str
     kurtosis = max(row["kurtosis"] or 0.0 for row in rows)
     return (
         f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row['layer'] for row in rows])} reach {reach:.0f}{where}; "
-        f"kurtosis up to {kurtosis:,.0f}; per-tensor INT8 keeps {bits:.1f} bits for the middle 99.8 % of the values."
+        f"kurtosis up to {kurtosis:,.0f}; per-tensor INT8 keeps {bits:.1f} bits for the ordinary values."
     )
 
 
 def _where(figures: dict[str, Any], site: str, layers: list[int]) -> str:
+    """` in dimension 99; the outliers sit in dimensions 99, 223, most often at `[CLS]``, as far as it is known."""
     rows = [row for row in figures["outliers"] if row["site"] == site and row["layer"] in layers]
+    largest = max((d for row in rows for d in row["dimensions"]), key=lambda d: d["largest"], default=None)
+    text = "" if largest is None else f" in dimension {largest['dimension']}"
     dimensions = sorted({d for row in rows for d in row["few_dimensions"]})
+    few = all(row["few_dimensions"] for row in rows) and len(dimensions) <= 8
+    if few and len(dimensions) > 1:
+        text += f"; the outliers sit in dimensions {', '.join(map(str, dimensions))}"
     tokens: dict[str, int] = {}
     for row in rows:
-        for token in row["tokens"]:
-            tokens[token["token"]] = tokens.get(token["token"], 0) + token["count"]
+        if row["delimiter_share"] is not None:  # else tokens have no names
+            for token in row["tokens"]:
+                tokens[token["token"]] = tokens.get(token["token"], 0) + token["count"]
     top = sorted(tokens, key=lambda token: -tokens[token])[:2]
-    text = (
-        f" in dimension{'s' if len(dimensions) > 1 else ''} {', '.join(map(str, dimensions))}"
-        if 0 < len(dimensions) <= 8
-        else ""
-    )
-    return text + (f", most often at {' and '.join(top)}" if top else "")
+    return text + (f", most often at {' and '.join(map(quoted, top))}" if top else "")
+
+
+def quoted(token: str) -> str:
+    """A token in text, which it must not be taken for."""
+    return "`" + token.replace("`", "'") + "`"
 
 
 def _quiet_claim(figures: dict[str, Any], ranked: list[dict[str, Any]]) -> str:
@@ -108,15 +125,21 @@ def _quiet_claim(figures: dict[str, Any], ranked: list[dict[str, Any]]) -> str:
 
 
 def _outlier_claims(figures: dict[str, Any], affected: list[dict[str, Any]]) -> list[str]:
-    keys = {(row["site"], row["layer"]) for row in affected}
-    rows = [
-        row for row in figures["outliers"] if (row["site"], row["layer"]) in keys and row["delimiter_share"] is not None
-    ]
-    total = sum(row["total"] for row in rows)
-    if not total:
-        return []
-    share = sum(row["delimiter_share"] * row["total"] for row in rows) / total
-    return [f"{share:.0%} of those {total:,} outliers stand on delimiters and special tokens."]
+    claims = []
+    if affected:
+        site, layers = affected[0]["site"], {row["layer"] for row in affected if row["site"] == affected[0]["site"]}
+        rows = [row for row in figures["outliers"] if row["site"] == site and row["layer"] in layers]
+        total = sum(row["total"] for row in rows)
+        if total and all(row["delimiter_share"] is not None for row in rows):
+            share = sum(row["delimiter_share"] * row["total"] for row in rows) / total
+            claims.append(
+                f"{share:.0%} of the {total:,} outliers in {label(site)} stand on delimiters and special tokens."
+            )
+    if 0 < figures["data"]["tokens"] < FEW_TOKENS:
+        claims.append(f"Only {figures['data']['tokens']} tokens were seen, too few to rely on.")
+    if not figures["model"]["attention_seen"]:
+        claims.append("Its attention computes more than softmax, so its heads were not looked into.")
+    return claims
 
 
 def _head_claims(figures: dict[str, Any]) -> list[str]:
@@ -130,7 +153,8 @@ def _head_claims(figures: dict[str, Any]) -> list[str]:
     if idle:
         layer, head, score = max(idle, key=lambda found: found[2])
         claims.append(
-            f"{len(idle)} heads mostly do nothing (no-op score above 0.5); the idlest is head {head} of layer {layer} "
+            f"{len(idle)} head{'s' if len(idle) > 1 else ''} with a no-op score above 0.5 (mostly doing nothing); the idlest is "
+            f"head {head} of layer {layer} "
             f"with {score:.2f}."
         )
     dead = [(row["layer"], max(row["zero_rows"])) for row in figures["heads"] if max(row["zero_rows"]) > 0.5]
@@ -147,7 +171,7 @@ def _next_steps(figures: dict[str, Any], severity: str, affected: list[dict[str,
     tensors = [f"{row['site']} of layer {row['layer']}" for row in affected]
     keep = ", ".join(tensors[:6]) + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
     steps = [f"Keep these {len(tensors)} tensors in 16 bits: {keep}."]
-    if figures["model"]["attention"] == "softmax":
+    if figures["model"]["attention"] == "softmax" and figures["model"]["attention_seen"]:
         steps.insert(
             0, "Fine-tune it briefly with gates that start open: AttentionSpec(gate=LinearGate.for_pretrained())."
         )

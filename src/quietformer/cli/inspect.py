@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,13 @@ def inspect(
         from quietformer.sources import open_model
     if page.suffix.lower() not in (".html", ".htm"):
         raise QuietformerError(f"--page takes a name ending in .html, got {page}")
-    for place in (page, json_path, card):
+    places = [page, json_path or page.with_suffix(".json"), *([card] if card else [])]
+    for place in places:
         check_place(place)
+    if len({place.absolute() for place in places}) < len(places):
+        raise QuietformerError("--page, --json and --card name the same file; each needs its own")
+    if figures_dir is not None and figures_dir.exists() and not figures_dir.is_dir():
+        raise QuietformerError(f"{figures_dir} is a file; --figures takes a folder")
     asked = (texts is not None) + bool(dataset) + (images is not None)
     if asked > 1:
         raise QuietformerError("give one of --texts, --dataset and --images")
@@ -59,10 +65,10 @@ def inspect(
     for source in models:
         with working(f"loading {source}"):
             model = open_model(source, trust_remote_code=trust_remote_code)
-            batches, token_text, mask_token, data = _batches(
+            batches, tokenizer, data = _batches(
                 model, source, texts, dataset, images, sequences, length, batch_size, seed
             )
-        report = _inspect_one(model, source, batches, token_text, mask_token, sequences, interventions)
+        report = _inspect_one(model, source, batches, tokenizer, sequences, interventions)
         report["data"] |= data
         growth.append({"model": source, **report["headline"], "severity": report["verdict"]["severity"]})
     report["growth"] = growth if len(growth) > 1 else []
@@ -85,19 +91,18 @@ def inspect(
 
 
 def _inspect_one(
-    model: PreTrainedModel,
-    source: str,
-    batches: list[Any],
-    token_text: Any,
-    mask_token: int | None,
-    count: int,
-    interventions: bool,
+    model: PreTrainedModel, source: str, batches: list[Any], tokenizer: Any, count: int, interventions: bool
 ) -> dict[str, Any]:
     from quietformer.analysis.inspect import inspect as run
     from quietformer.analysis.interventions import intervene
 
+    token_text = None if tokenizer is None else lambda token: str(tokenizer.convert_ids_to_tokens(token))
+    special = [] if tokenizer is None else tokenizer.all_special_ids
+    mask_token = None if tokenizer is None else tokenizer.mask_token_id
     with progress_bar(f"inspecting {source}", count) as progress:
-        figures = run(model, batches, token_text=token_text, name=source, progress=progress).figures
+        figures = run(
+            model, batches, token_text=token_text, special_tokens=special, name=source, progress=progress
+        ).figures
     figures["interventions"] = []
     if interventions and figures["verdict"]["severity"] != "quiet":
         with working("intervening"):
@@ -109,7 +114,7 @@ def _inspect_one(
 def _batches(
     model: PreTrainedModel, source: str, texts: Path | None, dataset: str, images: Path | None,
     count: int, length: int | None, batch_size: int, seed: int,
-) -> tuple[list[Any], Any, int | None, dict[str, Any]]:  # fmt: skip
+) -> tuple[list[Any], Any, dict[str, Any]]:  # fmt: skip
     from quietformer.data import images as image_data
     from quietformer.data import texts as text_data
 
@@ -123,13 +128,13 @@ def _batches(
         else:
             pixels = image_data.folder_images(images, count=count, size=size, channels=channels)
         described = "scikit-learn's digits" if images is None else str(images)
-        return list(image_data.image_batches(pixels, batch_size=batch_size)), str, None, {"source": described}
+        return list(image_data.image_batches(pixels, batch_size=batch_size)), None, {"source": described}
     if images is not None:
         raise QuietformerError(f"{type(model).__name__} takes text; give --texts FILE")
-    longest = getattr(model.config, "max_position_embeddings", None)
-    longest = longest if isinstance(longest, int) else DEFAULT_LENGTH
-    length = min(DEFAULT_LENGTH, longest) if length is None else length
-    if length > longest:
+    longest: Any = getattr(model.config, "max_position_embeddings", None)
+    learned = isinstance(longest, int) and not hasattr(model.config, "relative_attention_num_buckets")
+    length = (min(DEFAULT_LENGTH, longest) if learned else DEFAULT_LENGTH) if length is None else length
+    if learned and length > longest:
         raise QuietformerError(f"--length {length} is longer than the {longest} positions of {type(model).__name__}")
     tokenizer = _tokenizer(source)
     chosen = text_data.read_texts(texts) if texts is not None else text_data.dataset_texts(dataset) if dataset else None
@@ -144,8 +149,7 @@ def _batches(
     described = str(texts) if texts is not None else dataset or "built-in prose (documentation of installed packages)"
     return (
         list(text_data.text_batches(found, pad=pad, batch_size=batch_size)),
-        lambda token: str(tokenizer.convert_ids_to_tokens(token)),
-        tokenizer.mask_token_id,
+        tokenizer,
         {"source": described, "length": length, "seed": seed},
     )
 
@@ -181,7 +185,7 @@ def _command(
     words = ["quietformer", "inspect", *models, "--sequences", str(sequences), "--seed", str(seed)]
     for option, value in (("--length", length), ("--texts", texts), ("--dataset", dataset), ("--images", images)):
         words += [option, str(value)] if value else []
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _print(report: dict[str, Any]) -> None:

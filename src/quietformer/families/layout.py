@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from quietformer.attention.layers import interface_caller
 from quietformer.attention.timm_vit import find_timm_layers
@@ -43,10 +45,6 @@ PLACES: dict[str, tuple[tuple[str, Literal["input", "output"]], ...]] = {
         )
     ),
 }  # fmt: skip
-POST_NORM = ("attention.output.LayerNorm", "sa_layer_norm")
-"""Blocks that normalise after the residual sum, so the sum is what the norm gets."""
-
-Site = Literal["attention_output", "attention_residual", "attention_norm", "ffn_output", "ffn_residual", "ffn_norm"]
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,14 @@ HEADLINES = {
 }
 
 
-def headline(model_type: str, *, post_norm: bool) -> Headline:
+def headline(model_type: str, residuals: list[Watch]) -> Headline:
     """Post-norm models are measured as BERT, pre-norm ones at the residual stream, which there is never normalised."""
     if model_type in HEADLINES:
         return HEADLINES[model_type]
-    if post_norm:
+    if any(watch.site == "ffn_residual" and watch.end == "input" for watch in residuals):
         return Headline("ffn_output", ("ffn_output", "ffn_norm"), "as BERT, being post-norm")
-    return Headline("ffn_residual", ("ffn_residual", "ffn_output"), "layer outputs, being pre-norm")
+    stream = "ffn_residual" if any(watch.site == "ffn_residual" for watch in residuals) else "block_output"
+    return Headline(stream, (stream, "ffn_output"), "layer outputs, being pre-norm")
 
 
 @dataclass(frozen=True)
@@ -96,29 +95,83 @@ class Block:
     module: nn.Module
     attention: str  # full name of its self-attention layer
 
-    @property
-    def post_norm(self) -> bool:
-        return any(_descend(self.module, path) is not None for path in POST_NORM)
-
     def watches(self) -> list[Watch]:
-        """The sites this block has."""
+        """The sites this block has by name; its residual sums are found by looking, see `find_residuals`."""
         found = []
         for site, places in PLACES.items():
             for path, end in places:
                 if (module := _descend(self.module, path)) is not None:
                     found.append(Watch(site, self.index, module, end))
                     break
-        by_site = {watch.site: watch for watch in found}
-        residuals = {"attention_residual": "attention_norm", "ffn_residual": "ffn_norm"}
-        if self.post_norm:
-            for site, norm in residuals.items():
-                if norm in by_site:
-                    found.append(Watch(site, self.index, by_site[norm].module, "input"))
-        else:
-            if "ffn_norm" in by_site:
-                found.append(Watch("attention_residual", self.index, by_site["ffn_norm"].module, "input"))
-            found.append(Watch("ffn_residual", self.index, self.module, "output"))
         return found
+
+
+def find_residuals(blocks: list[Block], run: Callable[[], object]) -> list[Watch]:
+    """Where the residual sums of each block can be read: tensors that equal what came in plus what the sublayer gave.
+
+    Families place their norms before, after or on both sides of a sublayer, under like names; `run` makes one forward pass,
+    and only what adds up is called a residual sum. A block's output that does not is called just that.
+    """
+    seen: dict[tuple[int, str], Tensor] = {}
+    handles = []
+
+    def keep(key: tuple[int, str], end: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            tensor = (args[0] if args else kwargs.get("hidden_states")) if end == "input" else output
+            tensor = tensor[0] if isinstance(tensor, tuple) else tensor
+            if isinstance(tensor, Tensor):
+                seen.setdefault(key, tensor.detach().float().reshape(-1, tensor.shape[-1]))
+
+        return hook
+
+    for block in blocks:
+        for watch in block.watches():
+            for end in ("input", "output"):
+                handle = watch.module.register_forward_hook(
+                    keep((block.index, f"{watch.site}.{end}"), end), with_kwargs=True
+                )
+                handles.append(handle)
+        for end in ("input", "output"):
+            handles.append(
+                block.module.register_forward_hook(keep((block.index, f"block.{end}"), end), with_kwargs=True)
+            )
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [watch for block in blocks for watch in _residuals_of(block, seen)]
+
+
+def _residuals_of(block: Block, seen: dict[tuple[int, str], Tensor]) -> Iterator[Watch]:
+    tensors = {name: tensor for (index, name), tensor in seen.items() if index == block.index}
+    by_site = {watch.site: watch for watch in block.watches()}
+
+    def first_sum(branch: str, bases: list[str], places: list[str]) -> str | None:
+        for place, base in itertools.product(places, bases):
+            if all(name in tensors for name in (branch, base, place)) and _adds_up(
+                tensors[base], tensors[branch], tensors[place]
+            ):
+                return place
+        return None
+
+    middle = first_sum("attention_output.output", ["block.input"], ["attention_norm.input", "ffn_norm.input"])
+    if middle is not None:
+        yield Watch("attention_residual", block.index, by_site[middle.partition(".")[0]].module, "input")
+    bases = [name for name in (middle, "attention_norm.output", "ffn_norm.input") if name is not None]
+    end = first_sum("ffn_output.output", bases, ["ffn_norm.input", "block.output"])
+    if end == "ffn_norm.input":
+        yield Watch("ffn_residual", block.index, by_site["ffn_norm"].module, "input")
+    else:
+        yield Watch("ffn_residual" if end else "block_output", block.index, block.module, "output")
+
+
+def _adds_up(base: Tensor, branch: Tensor, total: Tensor) -> bool:
+    if not base.shape == branch.shape == total.shape:
+        return False
+    sum_ = base + branch
+    # Relative to the largest value, and loose enough for bfloat16.
+    return bool((sum_ - total).abs().max() <= 1e-2 * sum_.abs().max())
 
 
 def find_blocks(model: nn.Module) -> list[Block]:

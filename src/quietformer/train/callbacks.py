@@ -10,9 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-from quietformer.analysis.metrics import sequence_figures
+from quietformer.analysis.inspect import Inspection
 from quietformer.analysis.recorder import AttentionRecord, record
 from quietformer.attention.inject import advance_warmup_
+from quietformer.families.layout import find_blocks
+
+INPUTS = ("input_ids", "attention_mask", "pixel_values")
 
 
 class WarmupCallback(TrainerCallback):
@@ -33,25 +36,45 @@ class OutlierCallback(TrainerCallback):
     def __init__(self, every: int = 100) -> None:
         self.every = every
         self.latest: dict[str, float] = {}
-        self._norms: dict[int, float] = {}
-        self._kurtoses: dict[int, float] = {}
-        self._dead: dict[int, float] = {}
-        self._gates: dict[int, float] = {}
+        self._inspection: Inspection | None = None
         self._watching = contextlib.ExitStack()
 
     def attach_(self, trainer: Trainer) -> None:
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **kwargs: Any) -> None:
-        if model is not None and state.global_step % self.every == 0:
-            for figures in (self._norms, self._kurtoses, self._dead, self._gates):
-                figures.clear()
-            self._watching.enter_context(record(model, self._on_site, self._on_attention, sites=("ffn_output",)))
+        self._watching.close()
+        if model is None or state.global_step % self.every:
+            return
+        inspection = self._inspection = Inspection(picture_sequences=0)
+        batches = 0
+
+        def before(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            nonlocal batches
+            batches += 1
+            inspection.begin({name: kwargs[name] for name in INPUTS if isinstance(kwargs.get(name), Tensor)})
+
+        def on_site(site: str, layer: int, x: Tensor) -> None:
+            if batches == 1:  # the first micro-batch of an accumulated step is enough
+                inspection.on_site(site, layer, x)
+
+        def on_attention(layer: int, seen: AttentionRecord) -> None:
+            if batches == 1:
+                inspection.on_heads(layer, seen)
+
+        watches = [watch for block in find_blocks(model) for watch in block.watches() if watch.site == "ffn_output"]
+        handle = model.register_forward_pre_hook(before, with_kwargs=True)
+        self._watching.callback(handle.remove)
+        self._watching.enter_context(record(model, on_site, on_attention, watches=watches))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watching.close()
-        if state.global_step % self.every == 1 or self.every == 1:
-            self.latest = self._summary()
+        if self._inspection is not None and self._inspection.sites:
+            self.latest = self._summary(self._inspection)
+        self._inspection = None
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._watching.close()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if logs is not None and "loss" in logs and self.latest:
@@ -59,27 +82,16 @@ class OutlierCallback(TrainerCallback):
             if state.log_history:
                 state.log_history[-1].update(self.latest)
 
-    def _on_site(self, site: str, layer: int, x: Tensor) -> None:
-        if layer in self._norms:
-            return  # the first micro-batch of an accumulated step is enough
-        x_BN = x.reshape(len(x), -1) if x.dim() == 3 else x.reshape(1, -1)
-        figures = [sequence_figures(row) for row in x_BN]
-        self._norms[layer] = sum(max(abs(one.minimum), abs(one.maximum)) for one in figures) / len(figures)
-        self._kurtoses[layer] = sum(one.kurtosis or 0.0 for one in figures) / len(figures)
-
-    def _on_attention(self, layer: int, seen: AttentionRecord) -> None:
-        if layer not in self._dead:
-            self._dead[layer] = float((seen.probabilities_BHQK.sum(-1) == 0).float().mean())
-            if seen.gate is not None:
-                self._gates[layer] = float(seen.gate.float().mean())
-
-    def _summary(self) -> dict[str, float]:
-        found = {}
-        if self._norms:
-            found["outliers/infinity_norm"] = max(self._norms.values())
-            found["outliers/kurtosis"] = sum(self._kurtoses.values()) / len(self._kurtoses)
-        if self._dead:
-            found["outliers/dead_rows"] = sum(self._dead.values()) / len(self._dead)
-        if self._gates:
-            found["outliers/gate_openness"] = sum(self._gates.values()) / len(self._gates)
+    @staticmethod
+    def _summary(inspection: Inspection) -> dict[str, float]:
+        sites = [figures.to_dict() for figures in inspection.sites.values()]
+        kurtoses = [row["kurtosis"] for row in sites if row["kurtosis"] is not None]
+        found = {"outliers/ffn_infinity_norm": max(row["infinity_norm"] for row in sites)}
+        if kurtoses:
+            found["outliers/ffn_kurtosis"] = sum(kurtoses) / len(kurtoses)
+        heads = [tally.to_dict() for tally in inspection.heads.values()]
+        for name, key in (("dead_rows", "zero_rows"), ("gate_openness", "gate")):
+            values = [value for row in heads for value in row.get(key, [])]
+            if values:
+                found[f"outliers/{name}"] = sum(values) / len(values)
         return found

@@ -121,7 +121,7 @@ function showVerdict() {
   const claims = el("ul"), steps = el("ul");
   v.claims.forEach(c => claims.append(el("li", c))); v.next_steps.forEach(s => steps.append(el("li", s)));
   const facts = el("div", null, "facts");
-  const worst = data.sites.reduce((a, s) => s.int8_bits_left < a.int8_bits_left && !["scores", "probabilities"].includes(s.site) ? s : a);
+  const worst = data.sites.filter(s => data.verdict.ranked.some(p => p.site === s.site)).reduce((a, s) => s.int8_bits_left < a.int8_bits_left ? s : a);
   [[number(h.infinity_norm), `largest infinity norm, ${name(h.infinity_site)}`], [number(h.kurtosis), "average kurtosis"], [number(worst.int8_bits_left), `bits left in the worst tensor`]].forEach(([b, s]) => { const f = el("div", null, "fact"); f.append(el("b", b), el("span", s)); facts.append(f); });
   box.replaceChildren(el("strong", v.sentence), claims, el("h3", "What to do"), steps, facts);
 }
@@ -136,7 +136,7 @@ function showRanked() {
   })));
 }
 function showLayers() {
-  const shown = ["ffn_output", "attention_output", "ffn_residual", "ffn_norm"].filter(s => data.sites.some(r => r.site === s));
+  const shown = ["ffn_output", "attention_output", "ffn_residual", "block_output", "ffn_norm"].filter(s => data.sites.some(r => r.site === s));
   const labels = [...Array(data.model.layers).keys()];
   const pick = field => shown.map(s => ({name: name(s), values: labels.map(l => { const r = data.sites.find(r => r.site === s && r.layer === l); return r ? r[field] : null; })}));
   byId("norms").replaceChildren(lines(pick("infinity_norm"), labels));
@@ -151,7 +151,7 @@ function showOutliers() {
     const o = data.outliers[select.value], width = data.model.width || Math.max(...o.dimensions.map(d => d.dimension)) + 1;
     const counts = Array(width).fill(0); o.dimensions.forEach(d => { counts[d.dimension] = d.count; });
     const heads = [...new Set(o.few_dimensions.map(d => (o.dimensions.find(x => x.dimension === d) || {}).head))].filter(h => h !== null && h !== undefined);
-    byId("outlier-summary").textContent = `${number(o.total)} values past 6σ; ${o.few_dimensions.length} dimension${o.few_dimensions.length === 1 ? "" : "s"} (${o.few_dimensions.join(", ")}${heads.length ? `; head${heads.length === 1 ? "" : "s"} ${heads.join(", ")} by position` : ""}) hold most of them${o.delimiter_share === null ? "" : `; ${Math.round(100 * o.delimiter_share)} % stand on delimiters and special tokens`}.`;
+    byId("outlier-summary").textContent = `${number(o.total)} values past 6σ; ${o.few_dimensions.length ? `${o.few_dimensions.length} dimension${o.few_dimensions.length === 1 ? "" : "s"} (${o.few_dimensions.join(", ")}${heads.length ? `; head${heads.length === 1 ? "" : "s"} ${heads.join(", ")} by position` : ""}) hold nearly all` : "spread over many dimensions"}${o.delimiter_share === null ? "" : `; ${Math.round(100 * o.delimiter_share)} % stand on delimiters and special tokens`}.`;
     byId("by-dimension").replaceChildren(bars(counts, {marks: o.few_dimensions}));
     byId("by-position").replaceChildren(bars(o.positions, {width: 480}));
     byId("by-token").replaceChildren(o.tokens.length ? table(["token", "outliers"], o.tokens.slice(0, 10).map(t => [t.token, number(t.count)])) : el("p", "no tokens", "quiet"));
