@@ -11,6 +11,7 @@ import quietformer as qf
 from quietformer.analysis.interventions import intervene
 from quietformer.analysis.recorder import record
 from quietformer.families.layout import find_blocks, find_residuals
+from tests.attention.test_inject import bloom, gpt_oss
 from tests.models import VARIANTS, build, inputs, logits
 
 ALL = ("bert", "opt", "vit", "llama", "gpt2")
@@ -235,6 +236,32 @@ def test_broken_models_are_named(harm, message):
     with pytest.raises(qf.QuietformerError, match=message):
         qf.inspect(model, [inputs("bert")])
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon", "gptj", "gpt_oss"])
+def test_models_that_take_no_other_attention_are_inspected_all_the_same(name):
+    model = {"bloom": bloom, "falcon": falcon, "gptj": gptj, "gpt_oss": gpt_oss}[name]().eval()
+    tokens = torch.randint(3, 50, (4, 20), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    figures = qf.inspect(model, [batch]).figures
+    assert figures["heads"] == []
+    assert not figures["model"]["attention_seen"]
+    assert any("heads were not looked into" in claim for claim in figures["verdict"]["claims"])
+    sites = {row["site"] for row in figures["sites"]}
+    assert {"attention_output", "ffn_output"} <= sites
+    assert sites & {"ffn_residual", "block_output"}
+
+
+def falcon():
+    from transformers import FalconConfig, FalconForCausalLM
+
+    return FalconForCausalLM(FalconConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4))
+
+
+def gptj():
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    return GPTJForCausalLM(GPTJConfig(vocab_size=50, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64))
 
 
 def test_no_data_and_no_blocks_are_named():

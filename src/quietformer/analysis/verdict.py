@@ -138,7 +138,9 @@ def _outlier_claims(figures: dict[str, Any], affected: list[dict[str, Any]]) -> 
     if 0 < figures["data"]["tokens"] < FEW_TOKENS:
         claims.append(f"Only {figures['data']['tokens']} tokens were seen, too few to rely on.")
     if not figures["model"]["attention_seen"]:
-        claims.append("Its attention computes more than softmax, so its heads were not looked into.")
+        claims.append(
+            "Its attention is off transformers' interface or computes more than softmax, so its heads were not looked into."
+        )
     return claims
 
 

@@ -18,14 +18,15 @@ PLACES: dict[str, tuple[tuple[str, Literal["input", "output"]], ...]] = {
         (path, "output")
         for path in (
             "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
-            "attention.out_proj", "attention.out_lin", "attention.dense", "attn.c_proj", "attn.proj", "attn.Wo",
+            "attention.out_proj", "attention.out_lin", "attention.dense", "self_attention.dense", "attn.c_proj",
+            "attn.proj", "attn.Wo",
             "attn.out_proj", "attn.o_proj", "layer.0.SelfAttention.o", "attention.attention.o_proj",
         )
     ),
     "ffn_output": tuple(
         (path, "output")
         for path in (
-            "output.dense", "fc2", "mlp.fc2", "mlp.down_proj", "mlp.c_proj", "mlp.dense_4h_to_h", "mlp.Wo",
+            "output.dense", "fc2", "mlp.fc2", "mlp.down_proj", "mlp.c_proj", "mlp.dense_4h_to_h", "mlp.fc_out", "mlp.Wo",
             "ffn.lin2", "feed_forward.down_proj", "layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo", "mlp",
             "block_sparse_moe", "feed_forward", "ffn",
         )
@@ -178,6 +179,9 @@ def find_blocks(model: nn.Module) -> list[Block]:
     """The blocks of the model: members of a list of modules that each hold an attention layer."""
     timm = {layer.name for layer in find_timm_layers(model)}
     attention = [name for name, module in model.named_modules() if interface_caller(type(module)) or name in timm]
+    if not attention:
+        # Off the interface (Falcon, Bloom, DeBERTa): the blocks can still be found by what their parts are called.
+        attention = [name for name, module in model.named_modules() if "Attention" in type(module).__name__]
     blocks: dict[str, str] = {}
     for name in attention:
         parts = name.split(".")
