@@ -19,8 +19,7 @@ PLACES: dict[str, tuple[tuple[str, Literal["input", "output"]], ...]] = {
         for path in (
             "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
             "attention.out_proj", "attention.out_lin", "attention.dense", "self_attention.dense", "attn.c_proj",
-            "attn.proj", "attn.Wo",
-            "attn.out_proj", "attn.o_proj", "layer.0.SelfAttention.o", "attention.attention.o_proj",
+            "attn.proj", "attn.Wo", "attn.out_proj", "attn.o_proj", "layer.0.SelfAttention.o", "attention.attention.o_proj",
         )
     ),
     "ffn_output": tuple(
@@ -41,8 +40,8 @@ PLACES: dict[str, tuple[tuple[str, Literal["input", "output"]], ...]] = {
     "ffn_norm": tuple(
         (path, "output")
         for path in (
-            "output.LayerNorm", "final_layer_norm", "post_attention_layernorm", "layernorm_after", "output_layer_norm",
-            "ln_2", "layer_norm2", "norm2", "mlp_norm", "layer.1.layer_norm", "norm_after",
+            "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "post_attention_layernorm",
+            "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm", "layer.2.layer_norm", "layer.1.layer_norm", "norm_after",
         )
     ),
 }  # fmt: skip
