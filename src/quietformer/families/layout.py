@@ -41,7 +41,8 @@ PLACES: dict[str, tuple[tuple[str, Literal["input", "output"]], ...]] = {
         (path, "output")
         for path in (
             "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "post_attention_layernorm",
-            "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm", "layer.2.layer_norm", "layer.1.layer_norm", "norm_after",
+            "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm",
+            "layer.2.layer_norm", "layer.1.layer_norm", "norm_after",
         )
     ),
 }  # fmt: skip
