@@ -19,20 +19,22 @@ class Copies(Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def test_a_trainer_advances_the_warmup_once_for_each_optimizer_step(tmp_path):
-    model = build("bert")
-    qf.apply_attention_(model, VARIANTS["clipped-warmup"])
-    settings = TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=3,
+def short_run(folder, **more):
+    return TrainingArguments(
+        output_dir=str(folder),
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
-        gradient_checkpointing=True,
-        save_steps=2,
         report_to="none",
         use_cpu=True,
         disable_tqdm=True,
+        **more,
     )
+
+
+def test_a_trainer_advances_the_warmup_once_for_each_optimizer_step(tmp_path):
+    model = build("bert")
+    qf.apply_attention_(model, VARIANTS["clipped-warmup"])
+    settings = short_run(tmp_path, max_steps=3, gradient_checkpointing=True, save_steps=2)
     Trainer(model=model, args=settings, train_dataset=Copies(), callbacks=[qf.WarmupCallback()]).train()
     assert [core.normalizer.step.item() for _, core in qf.attention_cores(model)] == [3, 3]
     stored = qf.load(tmp_path / "checkpoint-2")
@@ -55,17 +57,7 @@ def test_outlier_figures_reach_whatever_the_trainer_reports_to(tmp_path):
 
     model, tracker = build("bert"), Tracker()
     qf.apply_attention_(model, VARIANTS["both"])
-    settings = TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=4,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        logging_steps=2,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
+    settings = short_run(tmp_path, max_steps=4, logging_steps=2, save_strategy="no")
     trainer = Trainer(model=model, args=settings, train_dataset=Copies(), callbacks=[tracker])
     qf.OutlierCallback(every=2).attach_(trainer)
     trainer.train()

@@ -12,38 +12,26 @@ from torch import Tensor, nn
 from quietformer.attention.layers import interface_caller
 from quietformer.attention.timm_vit import find_timm_layers
 
-# For each site the places families keep it, first match wins: (path inside the block, its input or its output).
-PLACES: dict[str, tuple[tuple[str, Literal["input", "output"]], ...]] = {
-    "attention_output": tuple(
-        (path, "output")
-        for path in (
-            "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
-            "attention.out_proj", "attention.out_lin", "attention.dense", "self_attention.dense", "attn.c_proj",
-            "attn.proj", "attn.Wo", "attn.out_proj", "attn.o_proj", "layer.0.SelfAttention.o", "attention.attention.o_proj",
-        )
+# For each site the modules inside a block whose output it is, as families call them; the first that exists.
+PLACES: dict[str, tuple[str, ...]] = {
+    "attention_output": (
+        "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
+        "attention.out_proj", "attention.out_lin", "attention.dense", "self_attention.dense", "attn.c_proj",
+        "attn.proj", "attn.Wo", "attn.out_proj", "attn.o_proj", "layer.0.SelfAttention.o", "attention.attention.o_proj",
     ),
-    "ffn_output": tuple(
-        (path, "output")
-        for path in (
-            "output.dense", "fc2", "mlp.fc2", "mlp.down_proj", "mlp.c_proj", "mlp.dense_4h_to_h", "mlp.fc_out", "mlp.Wo",
-            "ffn.lin2", "feed_forward.down_proj", "layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo", "mlp",
-            "block_sparse_moe", "feed_forward", "ffn",
-        )
+    "ffn_output": (
+        "output.dense", "fc2", "mlp.fc2", "mlp.down_proj", "mlp.c_proj", "mlp.dense_4h_to_h", "mlp.fc_out", "mlp.Wo",
+        "ffn.lin2", "feed_forward.down_proj", "layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo", "mlp",
+        "block_sparse_moe", "feed_forward", "ffn",
     ),
-    "attention_norm": tuple(
-        (path, "output")
-        for path in (
-            "attention.output.LayerNorm", "self_attn_layer_norm", "input_layernorm", "layernorm_before",
-            "sa_layer_norm", "ln_1", "layer_norm1", "norm1", "attn_norm", "layer.0.layer_norm", "norm_before",
-        )
+    "attention_norm": (
+        "attention.output.LayerNorm", "self_attn_layer_norm", "input_layernorm", "layernorm_before",
+        "sa_layer_norm", "ln_1", "layer_norm1", "norm1", "attn_norm", "layer.0.layer_norm", "norm_before",
     ),
-    "ffn_norm": tuple(
-        (path, "output")
-        for path in (
-            "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "post_attention_layernorm",
-            "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm",
-            "layer.2.layer_norm", "layer.1.layer_norm", "norm_after",
-        )
+    "ffn_norm": (
+        "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "post_attention_layernorm",
+        "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm",
+        "layer.2.layer_norm", "layer.1.layer_norm", "norm_after",
     ),
 }  # fmt: skip
 
@@ -100,9 +88,9 @@ class Block:
         """The sites this block has by name; its residual sums are found by looking, see `find_residuals`."""
         found = []
         for site, places in PLACES.items():
-            for path, end in places:
+            for path in places:
                 if (module := _descend(self.module, path)) is not None:
-                    found.append(Watch(site, self.index, module, end))
+                    found.append(Watch(site, self.index, module, "output"))
                     break
         return found
 
