@@ -8,7 +8,7 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo families bench clean
+.PHONY: help setup test check browser demo families bench tables clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,11 @@ families: $(READY) ## try every architecture of the installed transformers; writ
 
 bench: $(READY) ## what things cost, as ratios against doing without
 	$(PY) benchmarks/callback_overhead.py
+	$(PY) benchmarks/simulation.py
+	$(PY) benchmarks/range_search.py --json results/range_search.json
+
+tables: $(READY) ## quantize and export MiniLM and the small models in RUNS; writes docs/figures-quantize.md
+	$(PY) -m tools.quantize_tables $(RUNS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

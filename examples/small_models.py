@@ -1,6 +1,6 @@
-"""Small models of our own for the paper's figures: a BERT with softmax, clipped softmax and gates, and a ViT on digits.
+"""Small models of our own: a BERT and an OPT with softmax, clipped softmax and gates, and a ViT on digits.
 
-    python examples/small_models.py OUT [--steps N]
+    python examples/small_models.py OUT [--steps N] [--only bert,opt,vit]
 
 Each ends as a folder under OUT that `quietformer inspect` takes. The setting (post-norm, high learning rate, constant and
 then falling) is one in which outliers grow within minutes; the models stay far from useful.
@@ -9,6 +9,7 @@ then falling) is one in which outliers grow within minutes; the models stay far 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,6 +18,8 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
+    OPTConfig,
+    OPTForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Trainer,
@@ -79,23 +82,43 @@ def settings(folder: Path, steps: int, batch: int, rate: float) -> TrainingArgum
     )
 
 
-def bert(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str, out: Path, steps: int) -> None:
-    torch.manual_seed(0)
+def bert() -> PreTrainedModel:
     config = BertConfig(
         vocab_size=512, hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384,
         max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    model = BertForMaskedLM(config)
-    if (spec := VARIANTS[name]) is not None:
+    return BertForMaskedLM(config)
+
+
+def opt() -> PreTrainedModel:
+    config = OPTConfig(
+        vocab_size=512, hidden_size=96, word_embed_proj_dim=96, num_hidden_layers=4, num_attention_heads=4, ffn_dim=384,
+        max_position_embeddings=64, dropout=0.0, attention_dropout=0.0, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+    )  # fmt: skip
+    return OPTForCausalLM(config)
+
+
+def language_model(
+    build: Callable[[], PreTrainedModel],
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    variant: str,
+    out: Path,
+    steps: int,
+) -> None:
+    torch.manual_seed(0)
+    model = build()
+    if (spec := VARIANTS[variant]) is not None:
         qf.apply_attention_(model, spec)
     sequences = [{"input_ids": ids} for ids in token_sequences(texts, tokenizer, count=20_000, length=64)]
-    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.25)
+    masked = isinstance(model, BertForMaskedLM)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm=masked, mlm_probability=0.25 if masked else None)
     trainer = Trainer(
         model=model, args=settings(out, steps, 16, 3e-3), train_dataset=sequences, data_collator=collator,
         callbacks=[qf.WarmupCallback()],
     )  # fmt: skip
     trainer.train()
-    write(model, out / name, tokenizer)
+    write(model, out / f"{build.__name__}-{variant}", tokenizer)
 
 
 def vit(out: Path, steps: int) -> None:
@@ -124,14 +147,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--only", default="bert,opt,vit", help="which families, separated by commas")
     arguments = parser.parse_args()
+    families = arguments.only.split(",")
     texts = corpus()
     tokenizer = train_tokenizer(texts)
-    for name in VARIANTS:
-        print(f"BERT, {name}", flush=True)
-        bert(texts, tokenizer, name, arguments.out, arguments.steps)
-    print("ViT", flush=True)
-    vit(arguments.out, arguments.steps // 4)
+    for build in [build for build in (bert, opt) if build.__name__ in families]:
+        for variant in VARIANTS:
+            print(f"{build.__name__}, {variant}", flush=True)
+            language_model(build, texts, tokenizer, variant, arguments.out, arguments.steps)
+    if "vit" in families:
+        print("vit", flush=True)
+        vit(arguments.out, arguments.steps // 4)
 
 
 if __name__ == "__main__":

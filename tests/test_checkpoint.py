@@ -26,6 +26,7 @@ from transformers import (
 
 import quietformer as qf
 from quietformer import checkpoint
+from quietformer.errors import CheckpointError, UnsupportedModelError
 from quietformer.specs import PatchNormSpec
 from tests.models import PAPER, VARIANTS, build, inputs, logits
 
@@ -112,7 +113,7 @@ def test_the_patch_norm_is_saved_with_the_model(tmp_path):
     qf.apply_attention_(model, VARIANTS["gate-linear"])
     qf.save(model, tmp_path / "both")
     assert torch.equal(logits(qf.load(tmp_path / "both"), given), logits(model, given))
-    with pytest.raises(qf.UnsupportedModelError, match="patch_embeddings"):
+    with pytest.raises(UnsupportedModelError, match="patch_embeddings"):
         qf.add_patch_norm_(build("bert"))
 
 
@@ -249,7 +250,7 @@ DAMAGE = {
 def test_damage_is_refused_in_one_line(name, folder):
     harm, message = DAMAGE[name]
     harm(folder)
-    with pytest.raises(qf.CheckpointError) as raised:
+    with pytest.raises(CheckpointError) as raised:
         qf.load(folder)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -262,7 +263,7 @@ def test_a_shard_outside_the_folder_is_refused(folder):
     index = {"metadata": {}, "weight_map": {name: "../s.safetensors" for name in load_file(folder / WEIGHTS)}}
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
     section(lambda s: s.update(weights=f"{WEIGHTS}.index.json"))(folder)
-    with pytest.raises(qf.CheckpointError, match="not a file of the folder"):
+    with pytest.raises(CheckpointError, match="not a file of the folder"):
         qf.load(folder)
 
 
@@ -271,16 +272,16 @@ def test_a_missing_shard_is_named(folder):
     (folder / WEIGHTS).rename(folder / "other")
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
     section(lambda s: s.update(weights=f"{WEIGHTS}.index.json"))(folder)
-    with pytest.raises(qf.CheckpointError, match=r"quietformer-00001-of-00002.safetensors, named in"):
+    with pytest.raises(CheckpointError, match=r"quietformer-00001-of-00002.safetensors, named in"):
         qf.load(folder)
     (folder / f"{WEIGHTS}.index.json").write_text("{}")
-    with pytest.raises(qf.CheckpointError, match="is not a weight index"):
+    with pytest.raises(CheckpointError, match="is not a weight index"):
         qf.load(folder)
 
 
 def test_a_gate_missing_is_loud_for_plain_from_pretrained_as_well(folder):
     edit_weights(folder, lambda tensors: tensors.pop(GATE))
-    with pytest.raises(qf.CheckpointError, match="missing"):
+    with pytest.raises(CheckpointError, match="missing"):
         AutoModelForMaskedLM.from_pretrained(folder)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quietformer as qf
+from quietformer.errors import SpecError
 from quietformer.specs import FORMAT_VERSION, ModelSpec, PatchNormSpec, Registry, gates, normalizers
 from tests.models import VARIANTS
 
@@ -43,7 +44,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
     ],
 )
 def test_nonsense_is_refused_in_one_line_that_names_it(make, message):
-    with pytest.raises(qf.SpecError) as raised:
+    with pytest.raises(SpecError) as raised:
         make()
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -99,5 +100,5 @@ def test_a_section_keeps_everything():
     ],
 )
 def test_a_foreign_section_is_refused(section, message):
-    with pytest.raises(qf.SpecError, match=message.replace("?", r"\?")):
+    with pytest.raises(SpecError, match=message.replace("?", r"\?")):
         ModelSpec.from_section(section)

@@ -10,7 +10,7 @@ from quietformer import _autoload
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from quietformer.analysis.inspect import OutlierReport, inspect
+    from quietformer.analysis.inspect import inspect
     from quietformer.attention.clipped import ClippedSoftmax
     from quietformer.attention.gates import AllHeadsGate, ElementwiseGate, LinearGate, MLPGate
     from quietformer.attention.inject import advance_warmup_, apply_attention_, attention_cores, remove_attention_
@@ -18,34 +18,36 @@ if TYPE_CHECKING:
     from quietformer.attention.softmax import Softmax
     from quietformer.attention.softmax1 import Softmax1
     from quietformer.checkpoint import load, save
-    from quietformer.errors import CheckpointError, QuietformerError, SpecError, UnsupportedModelError
+    from quietformer.errors import QuietformerError
+    from quietformer.export.onnx import export_onnx
     from quietformer.families.vit import add_patch_norm_
-    from quietformer.specs import AttentionSpec
+    from quietformer.quant.calibrate import calibrate_, quantize_
+    from quietformer.specs import AttentionSpec, QuantSpec
     from quietformer.train.callbacks import OutlierCallback, WarmupCallback
 
 _HOMES = {
     "AllHeadsGate": "attention.gates",
     "AttentionSpec": "specs",
-    "CheckpointError": "errors",
     "ClippedSoftmax": "attention.clipped",
     "ElementwiseGate": "attention.gates",
     "LearnedSink": "attention.sink",
     "LinearGate": "attention.gates",
     "MLPGate": "attention.gates",
     "OutlierCallback": "train.callbacks",
-    "OutlierReport": "analysis.inspect",
+    "QuantSpec": "specs",
     "QuietformerError": "errors",
     "Softmax": "attention.softmax",
     "Softmax1": "attention.softmax1",
-    "SpecError": "errors",
-    "UnsupportedModelError": "errors",
     "WarmupCallback": "train.callbacks",
     "add_patch_norm_": "families.vit",
     "advance_warmup_": "attention.inject",
     "apply_attention_": "attention.inject",
     "attention_cores": "attention.inject",
+    "calibrate_": "quant.calibrate",
+    "export_onnx": "export.onnx",
     "inspect": "analysis.inspect",
     "load": "checkpoint",
+    "quantize_": "quant.calibrate",
     "remove_attention_": "attention.inject",
     "save": "checkpoint",
 }
@@ -53,27 +55,27 @@ _HOMES = {
 __all__ = [
     "AllHeadsGate",
     "AttentionSpec",
-    "CheckpointError",
     "ClippedSoftmax",
     "ElementwiseGate",
     "LearnedSink",
     "LinearGate",
     "MLPGate",
     "OutlierCallback",
-    "OutlierReport",
+    "QuantSpec",
     "QuietformerError",
     "Softmax",
     "Softmax1",
-    "SpecError",
-    "UnsupportedModelError",
     "WarmupCallback",
     "__version__",
     "add_patch_norm_",
     "advance_warmup_",
     "apply_attention_",
     "attention_cores",
+    "calibrate_",
+    "export_onnx",
     "inspect",
     "load",
+    "quantize_",
     "remove_attention_",
     "save",
 ]

@@ -12,10 +12,8 @@ import importlib
 import json
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,10 @@ from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.attention.layers import CORE
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.families.vit import NORM, add_patch_norm_
+from quietformer.files import whole_folder
+from quietformer.quant.place import HOLDER, place_, quantizers
 from quietformer.section import METHOD, QuietformerSection, model_spec
-from quietformer.specs import ModelSpec
+from quietformer.specs import ModelSpec, QuantizedSpec
 
 PLAIN, OURS = "model", "quietformer"
 """Stems of the weight files: transformers' own, and the one it does not look for."""
@@ -42,6 +42,10 @@ PROCESSOR_FILES = (
     "*.tiktoken", "bpe.codes", "dict.txt", "normalizer.json", "chat_template.*", "preprocessor_config.json",
     "processor_config.json", "video_preprocessor_config.json", "generation_config.json",
 )  # fmt: skip
+
+
+STALE = (f"{PLAIN}*.safetensors*", f"{OURS}*.safetensors*", "pytorch_model*.bin", *PROCESSOR_FILES)
+"""An earlier model's weights and tokenizer, which saving into its folder replaces."""
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = None) -> None:
@@ -58,10 +62,10 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = N
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
-        with _whole_folder(folder) as draft, quiet_transformers():
+        with whole_folder(folder, stale=STALE) as draft, quiet_transformers():
             model.save_pretrained(draft)
             _rename_weights(draft)
-            _add_processor(model, processor, draft)
+            copy_processor(model, processor, draft)
             if not (draft / "README.md").exists() and not (folder / "README.md").exists():
                 (draft / "README.md").write_text(_readme(model_spec(model)), encoding="utf-8")
     except SafetensorError as error:
@@ -79,6 +83,14 @@ def _check_described(model: PreTrainedModel) -> None:
             f"the attention was applied to a part of this {type(model).__name__} only, which a folder cannot say; "
             "apply it to the whole model, or save the part"
         )
+    placed = quantizers(model)
+    if set(placed) != set(spec.quantized.sites if spec.quantized else ()):
+        raise QuietformerError(
+            f"quantizers were put into a part of this {type(model).__name__} only, which a folder cannot say; "
+            "quantize the whole model, or save the part"
+        )
+    if waiting := [site for site, quantizer in placed.items() if not quantizer.calibrated]:
+        raise QuietformerError(f"{waiting[0]} is not calibrated; call calibrate_ before saving")
     for _, core in attention_cores(model):
         step = getattr(core.normalizer, "step", None)
         if step is not None and int(step) == 0:
@@ -90,9 +102,19 @@ def _readme(spec: ModelSpec) -> str:
     """Whoever finds the folder without us is told what it needs."""
     return (
         "# A Quietformer model\n\n"
-        f"Attention: `{spec.attention.label if spec.attention else 'softmax'}`. Plain transformers cannot load this folder. "
+        f"Attention: `{spec.attention.label if spec.attention else 'softmax'}`. {_precision(spec)}"
+        "Plain transformers cannot load this folder. "
         "Install quietformer, then\n\n"
         "```python\nimport quietformer\nmodel = quietformer.load(folder)  # or AutoModel....from_pretrained(folder)\n```\n"
+    )
+
+
+def _precision(spec: ModelSpec) -> str:
+    if spec.quantized is None:
+        return ""
+    return (
+        f"Simulated {spec.quantized.spec.label} quantization at {len(spec.quantized.sites)} sites, calibrated; the weights are "
+        "stored in floating point. `quietformer export` makes integers of them. "
     )
 
 
@@ -142,15 +164,29 @@ def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | N
         add_patch_norm_(model, spec.patch_norm)
     if spec.attention is not None:
         apply_attention_(model, spec.attention)
+    if spec.quantized is not None:
+        place_(model, _named_for(model, spec.quantized))
     _check_core_tensors(model, weight_files)
+
+
+def _named_for(model: PreTrainedModel, quantized: QuantizedSpec) -> QuantizedSpec:
+    """Sites as this class names them: transformers loads a base model from the folder of one with a head, and back."""
+    prefix = f"{model.base_model_prefix}."
+    has_base = model.base_model is not model
+    named = quantized.sites
+    if has_base and not any(name.startswith(prefix) for name in named):
+        named = {f"{prefix}{name}": code for name, code in named.items()}
+    elif not has_base and all(name.startswith(prefix) for name in named):
+        named = {name.removeprefix(prefix): code for name, code in named.items()}
+    return quantized.model_copy(update={"sites": named})
 
 
 def _check_core_tensors(model: PreTrainedModel, files: list[str] | None) -> None:
     """Every kind of tensor we added is in the files; names on disk may differ in what stands before."""
 
     def tails(names: Any) -> set[str]:
-        marks = (f".{CORE}.", f".{NORM}.")
-        return {mark + name.rpartition(mark)[2] for name in names for mark in marks if mark in name}
+        marks = (f".{CORE}.", f".{NORM}.", f".{HOLDER}.")
+        return {mark + f".{name}".rpartition(mark)[2] for name in names for mark in marks if mark in f".{name}"}
 
     if not files or not all(str(file).endswith(".safetensors") for file in files):
         return
@@ -244,47 +280,6 @@ def find_class(name: str, model_type: str) -> Any:
     return None
 
 
-@contextlib.contextmanager
-def _whole_folder(folder: Path) -> Iterator[Path]:
-    """A draft beside the folder that takes its place only when everything is written."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        yield draft
-        _open_permissions(draft)
-        if folder.exists():
-            _carry_over(folder, draft)
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
-            try:
-                os.rename(folder, old / folder.name)
-                os.rename(draft, folder)
-            except BaseException:
-                if not folder.exists():
-                    os.rename(old / folder.name, folder)
-                raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _open_permissions(draft: Path) -> None:
-    """Temporary folders are private; a model folder is as readable as anything else the user writes."""
-    os.umask(umask := os.umask(0o022))
-    for path in (draft, *draft.rglob("*")):
-        os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~umask)
-
-
-def _carry_over(old: Path, draft: Path) -> None:
-    """What is not ours to replace (a README, notes, figures) stays; an earlier model's weights and tokenizer go."""
-    stale = (f"{PLAIN}*.safetensors*", f"{OURS}*.safetensors*", "pytorch_model*.bin", *PROCESSOR_FILES)
-    for entry in old.iterdir():
-        if not (draft / entry.name).exists() and not any(fnmatch(entry.name, pattern) for pattern in stale):
-            (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)
-
-
 def _rename_weights(draft: Path) -> None:
     """Give the weight files a name plain transformers does not look for, and say so in config.json."""
     for path in sorted(draft.glob(f"{PLAIN}*.safetensors")):
@@ -315,7 +310,8 @@ def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _add_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
+def copy_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
+    """The tokenizer or processor given, or the files of the folder the model came from."""
     if processor is not None:
         processor.save_pretrained(draft)
         return

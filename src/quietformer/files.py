@@ -1,10 +1,14 @@
-"""Writing files so that no reader ever sees half of one."""
+"""Writing files and folders so that no reader ever sees half of one."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +42,46 @@ def write_json(path: Path | None, figures: Any) -> None:
     """Write the figures, if a place is given."""
     if path is not None:
         write_text(path, json.dumps(figures, indent=1, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path, *, stale: tuple[str, ...] = ()) -> Iterator[Path]:
+    """A draft beside the folder that takes its place only when everything is written.
+
+    Files of the old folder are carried over, but for those the patterns call stale.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield draft
+        _open_permissions(draft)
+        if folder.exists():
+            _carry_over(folder, draft, stale)
+            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+            try:
+                os.rename(folder, old / folder.name)
+                os.rename(draft, folder)
+            except BaseException:
+                if not folder.exists():
+                    os.rename(old / folder.name, folder)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _open_permissions(draft: Path) -> None:
+    """Temporary folders are private; a model folder is as readable as anything else the user writes."""
+    os.umask(umask := os.umask(0o022))
+    for path in (draft, *draft.rglob("*")):
+        os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~umask)
+
+
+def _carry_over(old: Path, draft: Path, stale: tuple[str, ...]) -> None:
+    """What is not ours to replace (a README, notes, figures) stays."""
+    for entry in old.iterdir():
+        if not (draft / entry.name).exists() and not any(fnmatch(entry.name, pattern) for pattern in stale):
+            (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)

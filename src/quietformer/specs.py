@@ -17,8 +17,9 @@ from quietformer.errors import SpecError
 if TYPE_CHECKING:
     from quietformer.attention.gates import Gate
     from quietformer.attention.normalizer import Normalizer
+    from quietformer.quant.estimators.base import RangeEstimator
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
 
@@ -84,6 +85,14 @@ class GateSpec(Spec):
         """A module taking inputs_BQd to gates_BQH1 or gates_BQHD, in float32 or wider."""
 
 
+class EstimatorSpec(Spec):
+    """What chooses the range of a quantizer from the values that pass it."""
+
+    @abstractmethod
+    def build(self, *, bits: int, symmetric: bool, axis: int | None = None) -> RangeEstimator:
+        """A stream that takes tensors in and gives a range, one a channel of `axis` if there is one."""
+
+
 S = TypeVar("S", bound=Spec)
 
 
@@ -113,7 +122,7 @@ class Registry(Generic[S]):
 
     def __getitem__(self, name: str) -> type[S]:
         if name not in self._classes:
-            for other in (normalizers, gates):
+            for other in (normalizers, gates, estimators):
                 if other is not self and name in other._registered:
                     raise SpecError(f"{name!r} is a {other.what}, not a {self.what}")
             raise SpecError(f"unknown {self.what} {name!r}{_nearest(name, self._classes)}")
@@ -160,6 +169,7 @@ class Registry(Generic[S]):
 
 normalizers: Registry[NormalizerSpec] = Registry("normalizer", home="quietformer.attention")
 gates: Registry[GateSpec] = Registry("gate", home="quietformer.attention")
+estimators: Registry[EstimatorSpec] = Registry("range estimator", home="quietformer.quant")
 
 
 def _default_normalizer() -> NormalizerSpec:
@@ -186,11 +196,78 @@ class PatchNormSpec(Spec):
     eps: float = Field(default=1e-6, gt=0)
 
 
+class QuantRule(Spec):
+    """Sites whose name or short name matches the pattern get other bits, or none at all."""
+
+    pattern: str = Field(min_length=1, description="shell pattern over site names, e.g. '*.ffn_output'")
+    bits: int | None = Field(default=None, ge=2, le=16, description="None leaves the site in floating point")
+
+    @classmethod
+    def parse(cls, text: str) -> QuantRule:
+        """`*.ffn_output` leaves it in floating point, `*.ffn_output=16` takes 16 bits."""
+        pattern, sign, bits = text.rpartition("=")
+        if not sign:
+            return cls(pattern=text)
+        if not bits.isascii() or not bits.isdigit():
+            raise SpecError(f"cannot read rule {text!r}; write PATTERN or PATTERN=BITS, e.g. '*.ffn_output=16'")
+        return cls(pattern=pattern, bits=int(bits))
+
+    def __str__(self) -> str:
+        return self.pattern if self.bits is None else f"{self.pattern}={self.bits}"
+
+
+def _rules(value: Any) -> Any:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SpecError(f"rules must be a list, got {value!r}")
+    return tuple(rule if isinstance(rule, QuantRule) else QuantRule.parse(rule) for rule in value)
+
+
+def _estimator(name: str) -> Callable[[], EstimatorSpec]:
+    return lambda: estimators[name]()
+
+
+class QuantSpec(Spec):
+    """How a model is quantized: the paper's W8A8 by default, everything but the head and the gates."""
+
+    weight_bits: int = Field(default=8, ge=2, le=16)
+    activation_bits: int = Field(default=8, ge=2, le=16)
+    weights: Annotated[EstimatorSpec, BeforeValidator(lambda value: estimators.read(value))] = Field(
+        default_factory=_estimator("minmax"), description="range estimator of weights"
+    )
+    activations: Annotated[EstimatorSpec, BeforeValidator(lambda value: estimators.read(value))] = Field(
+        default_factory=_estimator("running_minmax"), description="range estimator of activations"
+    )
+    per_channel: bool = Field(default=False, description="one scale for each output channel of a weight")
+    weight_symmetric: bool = True
+    activation_symmetric: bool = False
+    head: bool = Field(default=False, description="also quantize the head")
+    gate: bool = Field(default=False, description="also quantize what a gate gives")
+    rules: Annotated[tuple[QuantRule, ...], BeforeValidator(_rules)] = Field(
+        default=(), description="exceptions by pattern; the last that matches counts"
+    )
+
+    @property
+    def label(self) -> str:
+        """`W8A8`, as papers write it."""
+        return f"W{self.weight_bits}A{self.activation_bits}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
+
+
+class QuantizedSpec(Spec):
+    """A quantized model: how it was asked for, and every site with its grid (`u8`, `s8`, `s8@0`)."""
+
+    spec: Annotated[QuantSpec, BeforeValidator(lambda value: _nested(QuantSpec, value))]
+    sites: dict[str, str]
+
+
 class ModelSpec(Spec):
     """Everything Quietformer changed in a model: the section saved with it."""
 
     attention: Annotated[AttentionSpec | None, BeforeValidator(lambda value: _nested(AttentionSpec, value))] = None
     patch_norm: Annotated[PatchNormSpec | None, BeforeValidator(lambda value: _nested(PatchNormSpec, value))] = None
+    quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: _nested(QuantizedSpec, value))] = None
 
     def to_section(self) -> dict[str, Any]:
         return {"version": FORMAT_VERSION, **self.to_dict()}
@@ -212,6 +289,7 @@ def upgrade_section(section: Any) -> dict[str, Any]:
         raise SpecError(
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
+    # Format 1 knew nothing of quantization; it reads as it is.
     return fields
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quietformer as qf
+from quietformer.errors import SpecError
 from quietformer.specs import HeadGeometry, gates
 
 GEOMETRY = HeadGeometry(n_heads=3, d_model=12, d_value=5)
@@ -82,7 +83,7 @@ def test_the_all_heads_gate_mixes_heads_and_the_linear_one_does_not():
 
 
 def test_a_width_that_does_not_divide_is_refused():
-    with pytest.raises(qf.SpecError, match="use the all_heads gate"):
+    with pytest.raises(SpecError, match="use the all_heads gate"):
         qf.LinearGate().build(HeadGeometry(n_heads=5, d_model=12, d_value=4))
-    with pytest.raises(qf.SpecError, match="elementwise"):
+    with pytest.raises(SpecError, match="elementwise"):
         qf.ElementwiseGate().build(HeadGeometry(n_heads=3, d_model=12, d_value=None))

@@ -13,6 +13,7 @@ from transformers import BloomConfig, BloomForCausalLM, GptOssConfig, GptOssForC
 from transformers.utils.quantization_config import BitsAndBytesConfig
 
 import quietformer as qf
+from quietformer.errors import SpecError, UnsupportedModelError
 from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
 every_variant = pytest.mark.parametrize("spec", VARIANTS.values(), ids=VARIANTS)
@@ -255,7 +256,7 @@ class Wrapper(nn.Module):
 def test_a_model_that_cannot_take_it_is_refused_and_left_alone(make, message):
     model = make()
     before = list(model.state_dict())
-    with pytest.raises(qf.UnsupportedModelError, match=message) as raised:
+    with pytest.raises(UnsupportedModelError, match=message) as raised:
         qf.apply_attention_(model, VARIANTS["gate-linear"])
     assert "\n" not in str(raised.value)
     assert list(model.state_dict()) == before
@@ -275,7 +276,7 @@ def test_a_spec_that_does_not_fit_leaves_the_model_as_it_was():
     )
     model = Qwen3ForCausalLM(config)
     before, implementation = list(model.state_dict()), model.config._attn_implementation
-    with pytest.raises(qf.SpecError, match="not a multiple of 4 heads"):
+    with pytest.raises(SpecError, match="not a multiple of 4 heads"):
         qf.apply_attention_(model, VARIANTS["gate-linear"])
     assert list(model.state_dict()) == before
     assert model.config._attn_implementation == implementation
@@ -314,7 +315,7 @@ def test_setting_another_implementation_afterwards_is_loud():
 def test_our_implementation_without_a_core_is_loud():
     model = build("bert")
     model.set_attn_implementation("quietformer")
-    with pytest.raises(qf.UnsupportedModelError, match="has none"):
+    with pytest.raises(UnsupportedModelError, match="has none"):
         model(**inputs("bert"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from quietformer.report.page import page, write_page
 from tests.models import VARIANTS, build, inputs
 
 EVIL = "</script><img src=x onerror=alert(1)>"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def figures(name="bert", variant=None):
@@ -64,19 +62,6 @@ def test_the_card_carries_the_verdict():
     card = card_fragment(report)
     assert report["verdict"]["sentence"] in card
     assert f"{report['headline']['infinity_norm']:.2f}" in card
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine: the browser tests were left out")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield found
-        found.close()
 
 
 @pytest.fixture

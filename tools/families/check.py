@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import math
 import signal
 import tempfile
 import time
@@ -18,12 +20,15 @@ from torch import Tensor
 
 import quietformer as qf
 from quietformer.attention.inject import all_configs
+from quietformer.errors import QuietformerError, SpecError, UnsupportedModelError
+from quietformer.quant.calibrate import calibrate_, dequantize_, quantize_
 
 from .tiny import CannotBuild, TinyModel, tiny
 
 EXACT = ("bert", "opt", "vit")
 TOLERANCE = 1e-5
 RELOAD_TOLERANCE = 1e-4
+W16A16_TOLERANCE = 0.05
 ROUNDING = 1e-6
 HUGE = 1e30
 """Models mask logits with the dtype's minimum; such values say nothing about scale."""
@@ -49,6 +54,10 @@ class Verdict:
     causal: bool = False
     padding: bool = False
     per_head_gate: bool = False
+    quantized: str = ""  # yes, or what does not hold
+    weights: int = 0
+    activations: int = 0
+    w16a16: float | None = None
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -97,7 +106,7 @@ def check(name: str) -> Verdict:
             warnings.simplefilter("ignore")
             _check(built, verdict)
         verdict.status = "passed"
-    except qf.UnsupportedModelError as error:
+    except UnsupportedModelError as error:
         verdict.status, verdict.reason = "refused", str(error)
     except BrokenPropertyError as error:
         verdict.reason = str(error)
@@ -144,11 +153,41 @@ def _check(built: TinyModel, verdict: Verdict) -> None:
         qf.apply_attention_(model, PER_HEAD)
         run(model, inputs)
         verdict.per_head_gate = True
-    except (qf.SpecError, qf.UnsupportedModelError) as error:
+    except (SpecError, UnsupportedModelError) as error:
         verdict.notes.append(f"no per-head gate: {error}")
 
+    try:
+        _check_quantized(model, inputs, verdict, reloads=reloads)
+        verdict.quantized = "yes"
+    except (BrokenPropertyError, QuietformerError) as error:
+        verdict.quantized = str(error)
+        with contextlib.suppress(QuietformerError):
+            dequantize_(model)
     qf.remove_attention_(model)
     require(distance(run(model, inputs), reference) == 0.0, "removing does not restore the original")
+
+
+def _check_quantized(model: Any, inputs: dict[str, Any], verdict: Verdict, *, reloads: bool) -> None:
+    """Every weight and activation on a grid, calibrated, saved, and out again without a trace."""
+    qf.apply_attention_(model, qf.AttentionSpec())
+    before = run(model, inputs)
+    plan = quantize_(model, qf.QuantSpec(), inputs)
+    require(distance(run(model, inputs), before) == 0.0, "quantizers that let pass change the output")
+    calibrate_(model, [inputs])
+    after = run(model, inputs)
+    require(math.isfinite(distance(after, before)), "the quantized output is not finite")
+    require(distance(after, before) > 0.0, "quantizing changes nothing: the quantizers are not in use")
+    if reloads:
+        _check_reload(model, inputs, verdict)
+    verdict.weights, verdict.activations = plan.count("weight"), plan.count("activation")
+    # In 16 bits rounding is 256 times finer: what then remains would be something misplaced, not rounding.
+    dequantize_(model)
+    require(distance(run(model, inputs), before) == 0.0, "taking the quantizers out does not restore the original")
+    quantize_(model, qf.QuantSpec(weight_bits=16, activation_bits=16), inputs)
+    calibrate_(model, [inputs])
+    verdict.w16a16 = distance(run(model, inputs), before)
+    require(verdict.w16a16 <= W16A16_TOLERANCE, f"in 16 bits the output is off by {verdict.w16a16:.2e}")
+    dequantize_(model)
 
 
 def settle(model: Any, inputs: dict[str, Any], verdict: Verdict) -> tuple[Any, bool]:

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quietformer.quant.histogram import COARSE_BINS, histogram, histogram_quantile
+
 OUTLIER_SIGMAS = 6.0
-HISTOGRAM_SHIFT = 17
-"""Of a float32's bits the histogram keeps sign, exponent and the first 6 of the mantissa: bins 1/64 wide, relative."""
-HISTOGRAM_BINS = 1 << (32 - HISTOGRAM_SHIFT)
 
 
 @dataclass
@@ -55,28 +54,6 @@ def sequence_figures(x: Tensor) -> SequenceFigures:
     )
 
 
-def histogram(x: Tensor) -> Tensor:
-    """Counts by leading bits: adding two histograms is the histogram of both data."""
-    bits = x.detach().float().contiguous().view(torch.int32)
-    # Arithmetic shift keeps the sign: indices run from -bins/2 to bins/2 - 1.
-    return torch.bincount((bits >> HISTOGRAM_SHIFT).flatten().long() + HISTOGRAM_BINS // 2, minlength=HISTOGRAM_BINS)
-
-
-def histogram_quantile(counts: Tensor, q: float) -> float:
-    """The value below which a share q lies, to the width of a bin (1.6 % of the value)."""
-    codes = torch.arange(HISTOGRAM_BINS, dtype=torch.int64) - HISTOGRAM_BINS // 2
-    low = ((codes << HISTOGRAM_SHIFT).to(torch.int32)).view(torch.float32).double()
-    high = (((codes << HISTOGRAM_SHIFT) + (1 << HISTOGRAM_SHIFT) - 1).to(torch.int32)).view(torch.float32).double()
-    middle = (low + high) / 2
-    present = counts > 0
-    values, weights = middle[present], counts[present]
-    order = values.argsort()
-    values, cumulative = values[order], weights[order].cumsum(0)
-    target = q * float(cumulative[-1])
-    index = int(torch.searchsorted(cumulative.double(), torch.tensor(target, dtype=torch.float64)))
-    return float(values[min(index, len(values) - 1)])
-
-
 @dataclass
 class SiteFigures:
     """Running figures of one site of one layer; memory does not grow with the data."""
@@ -91,8 +68,8 @@ class SiteFigures:
     outliers: int = 0
     minimum: float = math.inf
     maximum: float = -math.inf
-    bins: Tensor = field(default_factory=lambda: torch.zeros(HISTOGRAM_BINS, dtype=torch.int64))
-    outlier_bins: Tensor = field(default_factory=lambda: torch.zeros(HISTOGRAM_BINS, dtype=torch.int64))
+    bins: Tensor = field(default_factory=lambda: torch.zeros(COARSE_BINS, dtype=torch.int64))
+    outlier_bins: Tensor = field(default_factory=lambda: torch.zeros(COARSE_BINS, dtype=torch.int64))
 
     def add(self, x: Tensor) -> SequenceFigures:
         """Take the values of one sequence in; their figures are returned for whoever wants to look closer."""

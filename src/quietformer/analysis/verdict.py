@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 RANGE_SITES = (
@@ -168,14 +169,19 @@ def _head_claims(figures: dict[str, Any]) -> list[str]:
 
 
 def _next_steps(figures: dict[str, Any], severity: str, affected: list[dict[str, Any]]) -> list[str]:
+    name = shlex.quote(figures["model"]["name"])
     if severity == "quiet":
-        return ["Quantize it as it is."]
+        return [f"Quantize it as it is: quietformer export {name} OUT."]
     tensors = [f"{row['site']} of layer {row['layer']}" for row in affected]
     keep = ", ".join(tensors[:6]) + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
-    steps = [f"Keep these {len(tensors)} tensors in 16 bits: {keep}."]
+    steps = [
+        f"Measure what INT8 does to it, and which tensors are to blame: quietformer quantize {name} --sensitivity.",
+        f"Keep these {len(tensors)} tensors in 16 bits: {keep} (quietformer quantize {name} --keep {affected[0]['layer']}."
+        f"{affected[0]['site']}=16 and so on).",
+    ]
     if figures["model"]["attention"] == "softmax" and figures["model"]["attention_seen"]:
         steps.insert(
-            0, "Fine-tune it briefly with gates that start open: AttentionSpec(gate=LinearGate.for_pretrained())."
+            1, "Fine-tune it briefly with gates that start open: AttentionSpec(gate=LinearGate.for_pretrained())."
         )
         steps.append("If you are about to pre-train: start with clipped softmax or gated attention.")
     return steps

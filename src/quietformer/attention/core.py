@@ -141,14 +141,11 @@ def apply_mask(scores_BHQK: Tensor, mask: Tensor | None, position_bias: Tensor |
         return scores_BHQK, None
     dtype = accumulation_dtype(scores_BHQK.dtype)
     mask = mask[..., : scores_BHQK.shape[-1]]  # a static cache makes the mask longer than the keys
-    if mask.dtype == torch.bool:
-        visible = mask
-    else:
-        visible = mask > HIDDEN_BELOW
-        scores_BHQK = scores_BHQK.to(dtype) + mask.to(dtype)
-    # Filled, not only added to: -inf would make NaN of a row without visible keys, in the gradient even where the output
-    # is overwritten, and a hidden key must not win over visible ones with very low scores.
-    return scores_BHQK.to(dtype).masked_fill(~visible, torch.finfo(dtype).min), visible
+    visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
+    bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
+    # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
+    # overwritten. Filled into the mask, which has no heads, and added: an addition is the cheapest thing to do to scores.
+    return scores_BHQK.to(dtype) + torch.where(visible, bias, torch.finfo(dtype).min), visible
 
 
 def _thread() -> int:

@@ -35,6 +35,7 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
         )
     layers, timm_layers = find_layers(model), find_timm_layers(model)
     _check_model(model, layers, timm_layers)
+    _check_not_quantized(model)
     for layer in layers:
         _check_parity(layer)
     cores = [_core_for(layer, spec) for layer in (*layers, *timm_layers)]
@@ -58,6 +59,7 @@ def remove_attention_(model: nn.Module) -> None:
     """Take every core out and give the model back its own attention."""
     if not any(True for _ in attention_cores(model)):
         raise QuietformerError(f"{type(model).__name__} has no Quietformer attention to remove")
+    _check_not_quantized(model)
     for layer in find_timm_layers(model):
         detach_timm_(layer.module)
     for module in model.modules():
@@ -129,6 +131,14 @@ def _check_model(model: nn.Module, layers: list[AttentionLayer], timm_layers: li
         own = find_other_attention(model)
         why = f"it computes attention itself in {own[0]}" if own else "it has no attention layers"
         raise UnsupportedModelError(f"{name} does not go through transformers' attention interface: {why}")
+
+
+def _check_not_quantized(model: nn.Module) -> None:
+    """Quantizers stand in the taps then, calibrated for this attention."""
+    if any(not isinstance(tap, nn.Identity) for _, core in attention_cores(model) for tap in core.taps.values()):
+        raise QuietformerError(
+            f"{type(model).__name__} is quantized; take the quantizers out with quietformer.quant.calibrate.dequantize_ first"
+        )
 
 
 def _check_parity(layer: AttentionLayer) -> None:

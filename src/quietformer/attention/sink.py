@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from quietformer.attention.normalizer import Normalizer, accumulation_dtype
+from quietformer.attention.softmax import without_blind_rows
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
 
@@ -20,7 +21,7 @@ def softmax_with_sink(scores_BHQK: Tensor, sink: Tensor, visible: Tensor | None 
     shift = torch.maximum(x_BHQK.amax(dim=-1, keepdim=True), sink).detach()
     exp_BHQK = torch.exp(x_BHQK - shift)
     weights_BHQK = exp_BHQK / (torch.exp(sink - shift) + exp_BHQK.sum(dim=-1, keepdim=True))
-    return weights_BHQK if visible is None else weights_BHQK.masked_fill(~visible, 0.0)
+    return without_blind_rows(weights_BHQK, visible)
 
 
 class LearnedSinkNormalizer(Normalizer):

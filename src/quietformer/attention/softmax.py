@@ -14,7 +14,15 @@ from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 def masked_softmax(scores_BHQK: Tensor, visible: Tensor | None) -> Tensor:
     """softmax(x), with hidden keys exactly 0 and a row without visible keys all 0 rather than uniform."""
     probs_BHQK = torch.softmax(scores_BHQK, dim=-1, dtype=accumulation_dtype(scores_BHQK.dtype))
-    return probs_BHQK if visible is None else probs_BHQK.masked_fill(~visible, 0.0)
+    return without_blind_rows(probs_BHQK, visible)
+
+
+def without_blind_rows(weights_BHQK: Tensor, visible: Tensor | None) -> Tensor:
+    """Weights of rows that see no key set to 0; in the others hidden keys have none already, exp(lowest number) being 0."""
+    if visible is None:
+        return weights_BHQK
+    # A product with one number a row: choosing for each weight would cost several times as much.
+    return weights_BHQK * visible.any(dim=-1, keepdim=True)
 
 
 class SoftmaxNormalizer(Normalizer):

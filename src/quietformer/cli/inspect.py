@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from quietformer.cli.output import progress_bar, working
+from quietformer.data.inputs import batches_of
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json, write_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-DEFAULT_LENGTH = 128
-TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "bpe.codes")
 
 
 def inspect(
@@ -65,7 +62,7 @@ def inspect(
     for source in models:
         with working(f"loading {source}"):
             model = open_model(source, trust_remote_code=trust_remote_code)
-            batches, tokenizer, data = _batches(
+            batches, tokenizer, data = batches_of(
                 model, source, texts, dataset, images, sequences, length, batch_size, seed
             )
         report = _inspect_one(model, source, batches, tokenizer, sequences, interventions)
@@ -109,74 +106,6 @@ def _inspect_one(
             few = batches[: max(1, 16 // len(next(iter(batches[0].values()))))]
             figures["interventions"] = intervene(model, few, figures, mask_token)
     return figures
-
-
-def _batches(
-    model: PreTrainedModel, source: str, texts: Path | None, dataset: str, images: Path | None,
-    count: int, length: int | None, batch_size: int, seed: int,
-) -> tuple[list[Any], Any, dict[str, Any]]:  # fmt: skip
-    from quietformer.data import images as image_data
-    from quietformer.data import texts as text_data
-
-    vision = model.main_input_name == "pixel_values"
-    if vision:
-        if texts is not None or dataset:
-            raise QuietformerError(f"{type(model).__name__} takes images; give --images DIR")
-        size, channels = _image_size(model)
-        if images is None:
-            pixels, _ = image_data.digit_images(count=count, size=size, channels=channels)
-        else:
-            pixels = image_data.folder_images(images, count=count, size=size, channels=channels)
-        described = "scikit-learn's digits" if images is None else str(images)
-        return list(image_data.image_batches(pixels, batch_size=batch_size)), None, {"source": described}
-    if images is not None:
-        raise QuietformerError(f"{type(model).__name__} takes text; give --texts FILE")
-    longest: Any = getattr(model.config, "max_position_embeddings", None)
-    learned = isinstance(longest, int) and not hasattr(model.config, "relative_attention_num_buckets")
-    length = (min(DEFAULT_LENGTH, longest) if learned else DEFAULT_LENGTH) if length is None else length
-    if learned and length > longest:
-        raise QuietformerError(f"--length {length} is longer than the {longest} positions of {type(model).__name__}")
-    tokenizer = _tokenizer(source)
-    chosen = text_data.read_texts(texts) if texts is not None else text_data.dataset_texts(dataset) if dataset else None
-    found = text_data.token_sequences(chosen, tokenizer, count=count, length=length, seed=seed)
-    embeddings: Any = model.get_input_embeddings()
-    vocabulary = embeddings.weight.shape[0]
-    if max(map(max, found)) >= vocabulary:
-        raise QuietformerError(
-            f"the tokenizer gives ids past the model's vocabulary of {vocabulary}; they do not belong together"
-        )
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    described = str(texts) if texts is not None else dataset or "built-in prose (documentation of installed packages)"
-    return (
-        list(text_data.text_batches(found, pad=pad, batch_size=batch_size)),
-        tokenizer,
-        {"source": described, "length": length, "seed": seed},
-    )
-
-
-def _tokenizer(source: str) -> Any:
-    from transformers import AutoTokenizer
-
-    from quietformer.sources import resolve
-
-    folder = Path(resolve(source))
-    # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
-    if folder.is_dir() and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):
-        raise QuietformerError(f"{source} has no tokenizer; save one into the folder")
-    try:
-        return (
-            AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            if folder.is_dir()
-            else AutoTokenizer.from_pretrained(source)
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise QuietformerError(f"{source} has no tokenizer that loads; save one into the folder") from None
-
-
-def _image_size(model: PreTrainedModel) -> tuple[int, int]:
-    config = getattr(model.config, "vision_config", model.config)
-    size = getattr(config, "image_size", 224)
-    return (size if isinstance(size, int) else size[0]), getattr(config, "num_channels", 3)
 
 
 def _command(

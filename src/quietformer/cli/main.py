@@ -6,12 +6,12 @@ import sys
 
 import typer
 
-from quietformer.cli import convert, inspect, variants
+from quietformer.cli import convert, export, inspect, quantize, variants
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
     name="quietformer",
-    help="Find a transformer's activation outliers, and give its attention heads a way to do nothing.",
+    help="Find a transformer's activation outliers, give its attention heads a way to do nothing, and ship it in INT8.",
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode=None,
@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 app.command("variants")(variants.variants)
 app.command("inspect")(inspect.inspect)
+app.command("quantize")(quantize.quantize)
+app.command("export")(export.export)
 app.command("convert")(convert.convert)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -15,15 +16,57 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
 
 def folder_images(folder: Path, *, count: int, size: int, channels: int) -> Tensor:
     """Up to `count` images of a folder and its subfolders, in order of name, scaled to size x size and to [-1, 1]."""
+    return _decoded(_image_paths(folder)[:count], size=size, channels=channels)
+
+
+def labelled_folder_images(
+    folder: Path, *, count: int, size: int, channels: int, label2id: Mapping[str, int] | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Up to `count` images, of all classes alike, and their labels; no labels if the subfolders are not the classes."""
+    paths = _image_paths(folder)
+    by_class: dict[str, list[Path]] = {}
+    for path in paths:
+        by_class.setdefault(path.relative_to(folder).parts[0], []).append(path)
+    labels = None if any(path.parent == folder for path in paths) else _class_labels(sorted(by_class), label2id)
+    if labels is None:
+        return _decoded(paths[:count], size=size, channels=channels), None
+    # In turn, since the first images by name would be those of the first class alone.
+    turns = itertools.zip_longest(*(by_class[name] for name in labels))
+    chosen = [path for turn in turns for path in turn if path is not None][:count]
+    found = torch.tensor([labels[path.relative_to(folder).parts[0]] for path in chosen])
+    return _decoded(chosen, size=size, channels=channels), found
+
+
+def _class_labels(names: list[str], label2id: Mapping[str, int] | None) -> dict[str, int] | None:
+    """By the model's names for its classes; by order if it names none of them so, but has as many."""
+    known = {str(name).casefold(): int(label) for name, label in (label2id or {}).items()}
+    strangers = [name for name in names if name.casefold() not in known]
+    if not strangers:
+        return {name: known[name.casefold()] for name in names}
+    if len(strangers) < len(names):
+        raise QuietformerError(f"the folder {strangers[0]!r} is no class of the model, though others beside it are")
+    # A single folder is more likely a place for images than a class; an unequal number cannot be in the model's order.
+    if len(names) < 2 or (known and len(names) != len(known)):
+        return None
+    # "10" comes after "9", not after "1".
+    ordered = sorted(names, key=int) if all(name.isdecimal() for name in names) else names
+    return {name: label for label, name in enumerate(ordered)}
+
+
+def _image_paths(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise QuietformerError(f"{folder} is not a folder of images")
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
+    if not paths:
+        raise QuietformerError(f"{folder} holds no images ({', '.join(SUFFIXES)})")
+    return paths
+
+
+def _decoded(paths: list[Path], *, size: int, channels: int) -> Tensor:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise QuietformerError("images are read with pillow; pip install quietformer[vision]") from None
-    if not folder.is_dir():
-        raise QuietformerError(f"{folder} is not a folder of images")
-    paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES][:count]
-    if not paths:
-        raise QuietformerError(f"{folder} holds no images ({', '.join(SUFFIXES)})")
     pixels = []
     for path in paths:
         try:
@@ -49,6 +92,7 @@ def digit_images(*, count: int, size: int, channels: int) -> tuple[Tensor, Tenso
     return scaled.expand(-1, channels, -1, -1).contiguous(), torch.from_numpy(digits.target)[chosen]
 
 
-def image_batches(pixels: Tensor, *, batch_size: int) -> Iterator[dict[str, Tensor]]:
+def image_batches(pixels: Tensor, *, batch_size: int, labels: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
     for start in range(0, len(pixels), batch_size):
-        yield {"pixel_values": pixels[start : start + batch_size]}
+        some = slice(start, start + batch_size)
+        yield {"pixel_values": pixels[some]} | ({} if labels is None else {"labels": labels[some]})

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from quietformer.files import write_text
 
+SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
+"""Where the frame of every page takes what is particular to one."""
+
 
 def page(figures: dict[str, Any]) -> str:
-    """The figures inside the page that draws them.
+    """The figures inside the page that draws them: that of `quantize`, or else that of `inspect`.
 
-    Model names and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and `&` are
-    escaped, and the script puts them in as text, never as markup.
+    Names of models, sites and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and
+    `&` are escaped, and the script puts them in as text, never as markup.
     """
-    assets = files("quietformer.report") / "assets"
+    kind = "quantize" if figures.get("kind") == "quantize" else "inspect"
     data = json.dumps(figures, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
-    template = (assets / "page.html").read_text(encoding="utf-8")
-    head, rest = template.split("/*STYLE*/")
-    middle, rest = rest.split("/*DATA*/")
-    before_script, tail = rest.split("/*SCRIPT*/")
-    style = (assets / "page.css").read_text(encoding="utf-8")
-    script = (assets / "page.js").read_text(encoding="utf-8")
-    return head + style + middle + data + before_script + script + tail
+    parts = {
+        "STYLE": _asset("shared.css") + _asset(f"{kind}.css"),
+        "MAIN": _asset(f"{kind}.html"),
+        "DATA": data,
+        "SCRIPT": _asset("shared.js") + _asset(f"{kind}.js"),
+    }
+    # One pass over the frame alone: a name that looks like a slot stays a name.
+    return SLOT.sub(lambda slot: parts[slot[1]], _asset("frame.html"))
+
+
+def _asset(name: str) -> str:
+    return (files("quietformer.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def write_page(figures: dict[str, Any], path: Path) -> None:

@@ -1,48 +1,13 @@
-"use strict";
-// Everything shown comes from the JSON in the page; texts are only ever set as text.
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = ["#2f6f8f", "#b3372b", "#2c7a4b", "#a8700d", "#7b4fa3", "#c2557f"];
 
-function el(tag, text, className) {
-  const node = document.createElement(tag);
-  if (text !== undefined && text !== null) node.textContent = text;
-  if (className) node.className = className;
-  return node;
-}
 function svg(tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   if (text !== undefined) node.textContent = text;
   return node;
 }
-function number(x, digits = 3) {
-  if (x === null || x === undefined) return "–";
-  if (Number.isInteger(x)) return x.toLocaleString("en");
-  const size = Math.abs(x);
-  if (size >= 1000) return Math.round(x).toLocaleString("en");
-  if (size >= 100) return x.toFixed(0);
-  if (size >= 10) return x.toFixed(1);
-  return x === 0 ? "0" : Number(x.toPrecision(digits)).toString();
-}
 const largest = row => Math.max(Math.abs(row.min), Math.abs(row.max));
-const name = site => site.replaceAll("_", " ");
-function fill(select, options, chosen) {
-  select.replaceChildren(...options.map(([value, text]) => { const o = el("option", text); o.value = value; return o; }));
-  if (chosen !== undefined) select.value = chosen;
-}
-function table(columns, rows) {
-  const t = el("table"), head = el("tr"), body = el("tbody");
-  columns.forEach(c => head.append(el("th", c)));
-  rows.forEach(cells => {
-    const tr = el("tr", null, cells.className);
-    cells.forEach(c => { const td = el("td"); td.append(c instanceof Node ? c : document.createTextNode(c)); tr.append(td); });
-    body.append(tr);
-  });
-  const thead = el("thead"); thead.append(head); t.append(thead, body);
-  return t;
-}
 
 // ---- charts
 function lines(series, labels, {log = false, unit = ""} = {}) {
@@ -120,10 +85,9 @@ function showVerdict() {
   box.classList.add(v.severity === "quiet" ? "quiet-model" : v.severity);
   const claims = el("ul"), steps = el("ul");
   v.claims.forEach(c => claims.append(el("li", c))); v.next_steps.forEach(s => steps.append(el("li", s)));
-  const facts = el("div", null, "facts");
   const worst = data.sites.filter(s => data.verdict.ranked.some(p => p.site === s.site)).reduce((a, s) => s.int8_bits_left < a.int8_bits_left ? s : a);
-  [[number(h.infinity_norm), `largest infinity norm, ${name(h.infinity_site)}`], [number(h.kurtosis), "average kurtosis"], [number(worst.int8_bits_left), `bits left in the worst tensor`]].forEach(([b, s]) => { const f = el("div", null, "fact"); f.append(el("b", b), el("span", s)); facts.append(f); });
-  box.replaceChildren(el("strong", v.sentence), claims, el("h3", "What to do"), steps, facts);
+  const figures = facts([[number(h.infinity_norm), `largest infinity norm, ${name(h.infinity_site)}`], [number(h.kurtosis), "average kurtosis"], [number(worst.int8_bits_left), `bits left in the worst tensor`]]);
+  box.replaceChildren(el("strong", v.sentence), claims, el("h3", "What to do"), steps, figures);
 }
 function showRanked() {
   const find = p => data.sites.find(s => s.site === p.site && s.layer === p.layer);
@@ -221,11 +185,6 @@ function showGrowth() {
   byId("growth-norms").replaceChildren(lines([{name: "infinity norm", values: data.growth.map(g => g.infinity_norm)}], labels));
   byId("growth-kurtoses").replaceChildren(lines([{name: "kurtosis", values: data.growth.map(g => g.kurtosis)}], labels, {log: true}));
 }
-const redraw = [];
 showVerdict(); showRanked(); showLayers(); showOutliers(); showAttention(); showPatches(); showInterventions(); showGrowth();
 byId("footer").textContent = `${data.data.sequences} sequences of ${data.data.source || "given data"}; headline ${data.headline.source}; torch ${data.versions.torch}, transformers ${data.versions.transformers}. ${data.command || ""}`;
-const root = document.documentElement, prefersDark = matchMedia("(prefers-color-scheme: dark)");
-function setTheme(dark) { root.dataset.theme = dark ? "dark" : "light"; redraw.forEach(f => f()); }
-setTheme(prefersDark.matches);
-prefersDark.addEventListener("change", e => setTheme(e.matches));
-byId("theme").addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
+followTheme();

@@ -1,0 +1,244 @@
+"""What a model is worth on some batches, and how far it is from a reference: one measure for simulation and real INT8."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.analysis.inspect import fitting
+from quietformer.analysis.scores import (
+    agreement,
+    mean_cosine,
+    neighbour_agreement,
+    perplexity,
+    pooled,
+    predicted,
+    token_scores,
+)
+from quietformer.analysis.task import TASKS, task_of
+from quietformer.data.tasks import IGNORED, next_tokens
+from quietformer.data.texts import Batch
+from quietformer.errors import QuietformerError
+
+Run = Callable[[Batch], Mapping[str, Tensor]]
+"""Anything that takes a batch and gives "logits" or "last_hidden_state", such as an onnxruntime session."""
+
+LOWER_IS_BETTER = ("perplexity",)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of one model on some batches; `primary` names the one to look at first."""
+
+    task: str
+    primary: str
+    figures: dict[str, float]
+    sequences: int
+    scored: int
+    """Tokens, images, predictions or embeddings that the figures are over."""
+
+    @property
+    def better(self) -> str:
+        """In which direction the primary figure improves."""
+        return "lower" if self.primary in LOWER_IS_BETTER else "higher"
+
+    @property
+    def value(self) -> float:
+        return self.figures[self.primary]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it, which knows neither NaN nor infinity: None for both."""
+        return {
+            "task": self.task,
+            "primary": self.primary,
+            "better": self.better,
+            "sequences": self.sequences,
+            "scored": self.scored,
+            "figures": {name: value if math.isfinite(value) else None for name, value in self.figures.items()},
+        }
+
+
+@dataclass
+class _Answers:
+    """What one pass gives, before it is compared with anything."""
+
+    task: str
+    sequences: int = 0
+    nll: float = 0.0
+    correct: int = 0
+    labelled: int = 0
+    predictions: list[Tensor] = field(default_factory=list)
+    targets: list[Tensor] = field(default_factory=list)
+    embeddings: list[Tensor] = field(default_factory=list)
+
+    def add(self, batch: Batch, output: Mapping[str, Tensor]) -> None:
+        self.sequences += len(next(iter(batch.values())))
+        if self.task in ("masked", "causal"):
+            self._add_tokens(batch, _named(output, "logits", "prediction_logits"))
+        elif self.task == "embedding":
+            self.embeddings.append(pooled(_named(output, "last_hidden_state"), batch.get("attention_mask")))
+        else:
+            self._add_classes(batch, _named(output, "logits"))
+
+    def _add_tokens(self, batch: Batch, logits: Tensor) -> None:
+        if self.task == "masked" and "labels" not in batch:
+            raise QuietformerError("these batches have no masked tokens; a masked model is asked with mask_tokens")
+        labels = batch["labels"] if self.task == "masked" else next_tokens(batch)
+        if logits.shape[:2] != labels.shape:
+            raise QuietformerError(f"logits of shape {list(logits.shape)} do not fit tokens of {list(labels.shape)}")
+        nll, predictions = token_scores(logits, labels)
+        self.nll += nll
+        self.predictions.append(predictions)
+        self.targets.append(labels[labels != IGNORED].cpu())
+
+    def _add_classes(self, batch: Batch, logits: Tensor) -> None:
+        mask = batch.get("attention_mask")
+        if logits.dim() == 3 and mask is not None and mask.shape == logits.shape[:2]:  # a class a token
+            logits = logits[mask.bool().to(logits.device)]
+        predictions = predicted(logits.flatten(0, -2))
+        self.predictions.append(predictions)
+        labels = batch.get("labels")
+        if labels is not None and labels.shape == predictions.shape:
+            self.correct += int((predictions == labels.cpu()).sum())
+            self.labelled += len(labels)
+
+    @property
+    def kept(self) -> Tensor:
+        """What a later run is compared with: embeddings, or else predictions."""
+        return torch.cat(self.embeddings or self.predictions)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model that others are compared with: run once, by `reference_run`, and not needed again."""
+
+    evaluation: Evaluation
+    kept: Tensor
+    targets: Tensor
+
+    @property
+    def task(self) -> str:
+        return self.evaluation.task
+
+
+def reference_run(
+    model: nn.Module | Run,
+    batches: Iterable[Batch],
+    task: str | None = None,
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Reference:
+    """Run the model that others will be compared with; `evaluation` of the result are its own figures."""
+    if task is None:
+        if not isinstance(model, nn.Module):
+            raise QuietformerError(f"name the task of a function: {', '.join(TASKS)}")
+        task = task_of(model)
+    answers = _run(model, batches, task, progress)
+    kept, targets = answers.kept, _joined(answers.targets)
+    return Reference(_evaluation(answers, kept), kept, targets)
+
+
+def evaluate(
+    model: nn.Module | Run,
+    batches: Iterable[Batch],
+    task: str,
+    reference: Reference | None = None,
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Evaluation:
+    """The figures of a model, or of any function from batch to outputs, on the batches the reference was run on."""
+    if reference is not None and reference.task != task:
+        raise QuietformerError(f"the reference was run for {reference.task!r}, not for {task!r}")
+    answers = _run(model, batches, task, progress)
+    if reference is not None and not (
+        answers.kept.shape == reference.kept.shape and torch.equal(_joined(answers.targets), reference.targets)
+    ):
+        raise QuietformerError("the reference was run on other batches; give both the same")
+    return _evaluation(answers, None if reference is None else reference.kept)
+
+
+def _run(model: nn.Module | Run, batches: Iterable[Batch], task: str, progress: Callable[[int], None]) -> _Answers:
+    if task not in TASKS:
+        raise QuietformerError(f"unknown task {task!r}; there are {', '.join(TASKS)}")
+    answers = _Answers(task)
+    with _in_eval_mode(model), torch.no_grad():
+        for done, batch in enumerate(batches, start=1):
+            # With labels a model would compute a loss of its own, and a session knows no such input.
+            answers.add(batch, _output(model, {name: value for name, value in batch.items() if name != "labels"}))
+            progress(done)
+    if not answers.sequences or not len(answers.kept):
+        raise QuietformerError("there is nothing to evaluate; give longer texts, or more of them")
+    return answers
+
+
+def _evaluation(answers: _Answers, reference: Tensor | None) -> Evaluation:
+    task, kept = answers.task, answers.kept
+    figures: dict[str, float] = {}
+    if task in ("masked", "causal"):
+        loss = answers.nll / len(kept)
+        figures = {"perplexity": perplexity(loss), "loss": loss}
+        if reference is not None:
+            figures["token_agreement"] = agreement(kept, reference)
+    elif task == "embedding":
+        if reference is not None and len(kept) < 2:
+            raise QuietformerError("neighbours of embeddings need at least 2 sequences; there is 1")
+        if reference is not None:
+            figures["cosine"] = mean_cosine(kept, reference)
+            figures["neighbour_agreement"] = neighbour_agreement(kept, reference)
+    else:
+        if answers.labelled == len(kept):
+            figures["top1"] = answers.correct / answers.labelled
+        if reference is not None:
+            figures["agreement"] = agreement(kept, reference)
+    if not figures:
+        raise QuietformerError(f"the task {task!r} without labels is measured against a reference; there is none")
+    return Evaluation(task, next(iter(figures)), figures, sequences=answers.sequences, scored=len(kept))
+
+
+def _output(model: nn.Module | Run, batch: Batch) -> Mapping[str, Tensor]:
+    if not isinstance(model, nn.Module):
+        return model(batch)
+    first = next(model.parameters(), None)
+    device = None if first is None else first.device
+    given = fitting(model, batch) if isinstance(model, PreTrainedModel) else {n: x.to(device) for n, x in batch.items()}
+    try:
+        output: Mapping[str, Tensor] = model(**given)
+    except QuietformerError:
+        raise
+    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
+        text = " ".join(str(error).split())[:200]
+        raise QuietformerError(
+            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
+        ) from error
+    return output
+
+
+def _named(output: Mapping[str, Tensor], *names: str) -> Tensor:
+    for name in names:
+        if name in output:
+            return output[name]
+    raise QuietformerError(f"the model gives {', '.join(output)} and no {names[0]}; this task cannot be measured on it")
+
+
+@contextlib.contextmanager
+def _in_eval_mode(model: nn.Module | Run) -> Iterator[None]:
+    """Without dropout; afterwards every module is in the mode it was in, frozen parts included."""
+    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    try:
+        if isinstance(model, nn.Module):
+            model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return torch.cat(tensors) if tensors else torch.zeros(0, dtype=torch.int64)

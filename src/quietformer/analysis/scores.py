@@ -1,0 +1,93 @@
+"""What a model's answers are worth: likelihoods, predictions and embeddings, as pure functions of tensors."""
+
+# B sequences, T tokens, V words of the vocabulary, C classes, d features, N whatever is compared
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from quietformer.data.tasks import IGNORED
+
+CHUNK = 2**22
+"""So many logits are turned into float64 at a time: 32 MB, however large the vocabulary."""
+BROKEN = -1
+"""The prediction where logits are NaN or infinite; it agrees with nothing."""
+TIE = 1e-6
+"""Two neighbours this close in cosine are equally near; float32 does not tell them apart."""
+
+
+def token_scores(logits_BTV: Tensor, labels_BT: Tensor) -> tuple[float, Tensor]:
+    """Sum of the negative log-likelihoods of all labelled tokens in float64, and what is predicted in their places."""
+    places = (labels_BT != IGNORED).nonzero()
+    total, predictions = 0.0, []
+    for some in torch.split(places, max(1, CHUNK // logits_BTV.shape[-1])):
+        row, column = some.unbind(1)
+        logits = logits_BTV[row.to(logits_BTV.device), column.to(logits_BTV.device)].cpu().double()
+        targets = labels_BT[row, column].cpu()
+        total += float((logits.logsumexp(-1) - logits.gather(-1, targets[:, None])[:, 0]).sum())
+        predictions.append(predicted(logits))
+    return total, torch.cat(predictions) if predictions else torch.zeros(0, dtype=torch.int64)
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite where the loss is NaN or too large: a model that broke has no likelihoods."""
+    try:
+        return math.inf if math.isnan(loss) else math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def predicted(logits_NC: Tensor) -> Tensor:
+    """The class of each row; a single logit says yes or no by its sign."""
+    top, index = logits_NC.max(-1)
+    index = (top > 0).long() if logits_NC.shape[-1] == 1 else index
+    return index.masked_fill(~top.isfinite(), BROKEN).cpu()
+
+
+def agreement(tested_N: Tensor, reference_N: Tensor) -> float:
+    """Share of predictions that are the same."""
+    return float(((tested_N == reference_N) & (tested_N != BROKEN)).double().mean())
+
+
+def pooled(hidden: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """One embedding a sequence or image: the mean over its tokens, or over the places of a feature map."""
+    if hidden.dim() == 4:
+        return hidden.cpu().double().flatten(2).mean(-1)
+    hidden = hidden.cpu().double()
+    # Latents and pooled tokens are not the tokens that the mask speaks of.
+    if mask_BT is None or mask_BT.shape != hidden.shape[:2]:
+        return hidden.mean(1)
+    real = mask_BT.cpu().bool()[..., None]
+    # Padding may hold anything, NaN included, and NaN times zero is NaN.
+    return hidden.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+
+
+def mean_cosine(tested_Nd: Tensor, reference_Nd: Tensor) -> float:
+    return float((_unit(tested_Nd) * _unit(reference_Nd)).sum(-1).mean())
+
+
+def neighbour_agreement(tested_Nd: Tensor, reference_Nd: Tensor) -> float:
+    """Share of embeddings whose nearest other one is the same in both; ties of the reference count as the same."""
+    tested, reference = _unit(tested_Nd), _unit(reference_Nd)
+    agreed = 0
+    for rows in torch.split(torch.arange(len(tested)), 1024):  # a square of all would not fit for many sequences
+        found, nearest = _similarities(tested, rows).max(1)
+        known = _similarities(reference, rows)
+        best = known.max(1).values
+        same = known.gather(1, nearest[:, None])[:, 0] >= best - TIE
+        agreed += int((same & found.isfinite() & best.isfinite()).sum())
+    return agreed / len(tested)
+
+
+def _similarities(unit_Nd: Tensor, rows: Tensor) -> Tensor:
+    """Cosines of some rows to all; never the row itself, nor one that is broken."""
+    cosines = (unit_Nd[rows] @ unit_Nd.T).nan_to_num(nan=-math.inf)
+    cosines[torch.arange(len(rows)), rows] = -math.inf
+    return cosines
+
+
+def _unit(x_Nd: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x_Nd, dim=-1)

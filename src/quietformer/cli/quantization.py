@@ -1,0 +1,168 @@
+"""What `quantize` and `export` share: from options to a spec, to data, and to a quantized model with its figures."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quietformer.cli.output import Steps, working
+from quietformer.errors import QuietformerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from quietformer.analysis.evaluate import Reference
+    from quietformer.data.calibration import CalibrationData
+    from quietformer.quant.plan import QuantPlan
+    from quietformer.specs import QuantSpec
+
+BITS = re.compile(r"w([0-9]{1,2})a([0-9]{1,2})", re.IGNORECASE)
+
+
+@dataclass
+class Options:
+    """The options both commands take."""
+
+    bits: str
+    weights: str
+    acts: str
+    per_channel: bool
+    keep: list[str]
+    gate: bool
+    head: bool
+    texts: Path | None
+    eval_texts: Path | None
+    dataset: str
+    images: Path | None
+    sequences: int
+    calibration: int
+    batch_size: int
+    length: int | None
+
+    def spec(self) -> QuantSpec:
+        from quietformer.specs import QuantRule, QuantSpec, estimators
+
+        match = BITS.fullmatch(self.bits)
+        if match is None:
+            raise QuietformerError(f"--bits is written like w8a8 or w4a8, got {self.bits!r}")
+        return QuantSpec(
+            weight_bits=int(match[1]),
+            activation_bits=int(match[2]),
+            weights=estimators.read(self.weights.replace("-", "_")),
+            activations=estimators.read(self.acts.replace("-", "_")),
+            per_channel=self.per_channel,
+            head=self.head,
+            gate=self.gate,
+            rules=tuple(QuantRule.parse(text) for text in self.keep),
+        )
+
+    def check(self) -> None:
+        if (self.texts is not None) + bool(self.dataset) + (self.images is not None) > 1:
+            raise QuietformerError("give one of --texts, --dataset and --images")
+        if self.eval_texts is not None and self.images is not None:
+            raise QuietformerError("--eval-texts goes with text, not with --images")
+
+    def data(self, model: PreTrainedModel, source: str, task: str) -> CalibrationData:
+        from quietformer.data.calibration import calibration_data
+
+        return calibration_data(
+            model, source, task, texts=self.texts, eval_texts=self.eval_texts, dataset=self.dataset, images=self.images,
+            batches=self.calibration, batch_size=self.batch_size, evaluation=self.sequences, length=self.length,
+        )  # fmt: skip
+
+
+@dataclass
+class Quantized:
+    """A quantized model, what it was compared with, and the figures so far."""
+
+    model: PreTrainedModel
+    plan: QuantPlan
+    data: CalibrationData
+    reference: Reference
+    figures: dict[str, Any]
+
+
+def open_source(source: str, options: Options, trust_remote_code: bool) -> tuple[PreTrainedModel, CalibrationData, str]:
+    """The model, its data and its task."""
+    with working(f"loading {source}"):
+        from quietformer.analysis.inspect import check_finite
+        from quietformer.analysis.task import task_of
+        from quietformer.sources import open_model
+
+        model = open_model(source, trust_remote_code=trust_remote_code)
+        check_finite(model)
+        task = task_of(model)
+        return model, options.data(model, source, task), task
+
+
+def quantize_model(
+    model: PreTrainedModel, source: str, data: CalibrationData, task: str, spec: QuantSpec, *, seeds: int, search: bool
+) -> Quantized:
+    """Plan, place, calibrate and evaluate, with a word on what is going on."""
+    from quietformer.analysis.evaluate import reference_run
+    from quietformer.analysis.outliers import printable
+    from quietformer.analysis.quantization import measure_seeds, search_estimator
+    from quietformer.quant.calibrate import quantize_
+    from quietformer.section import model_spec
+
+    with Steps() as steps:
+        total = len(data.evaluation)
+        reference = reference_run(
+            model, data.evaluation, task, progress=lambda done: steps("evaluating in floating point", done, total)
+        )
+        plan = quantize_(model, spec, data.evaluation[0])
+        searched: list[dict[str, Any]] = []
+        if search:
+            chosen, searched = search_estimator(model, data, task, steps)
+            spec = spec.model_copy(update={"activations": chosen})
+        measured = measure_seeds(model, data, reference, seeds, steps)
+    attention = model_spec(model).attention
+    evaluation = reference.evaluation
+    figures = {
+        "version": 1,
+        "kind": "quantize",
+        "model": {
+            "name": printable(source),
+            "class": type(model).__name__,
+            "parameters": model.num_parameters(),
+            "attention": attention.label if attention else "softmax",
+        },
+        "label": spec.label,
+        "spec": spec.to_dict(),
+        "plan": plan.to_dict(),
+        "task": task,
+        "primary": evaluation.primary,
+        "better": evaluation.better,
+        "float": evaluation.to_dict()["figures"],
+        **measured,
+        "search": searched,
+        "data": data.described,
+        "command": command_line(),
+        "versions": versions(),
+    }
+    return Quantized(model, plan, data, reference, figures)
+
+
+def command_line() -> str:
+    """What was typed, to be run again."""
+    return shlex.join(["quietformer", *sys.argv[1:]])
+
+
+def versions() -> dict[str, str]:
+    import torch
+    import transformers
+
+    from quietformer import __version__
+
+    return {"quietformer": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def shown(value: float | None, name: str) -> str:
+    """A figure as people read it: perplexities to two places, shares to four."""
+    if value is None:
+        return "broken"
+    return f"{value:.2f}" if name in ("perplexity", "loss") else f"{value:.4f}"

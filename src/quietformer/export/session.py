@@ -1,0 +1,42 @@
+"""A graph running in onnxruntime, called as a model is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quietformer.errors import QuietformerError
+
+
+class OnnxModel:
+    """Takes a batch of tensors and gives the output by its name."""
+
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+        import onnxruntime
+
+        options: Any = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # it warns of every initializer it folds
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's own kinds share no base
+            raise QuietformerError(f"onnxruntime does not take {path}: {' '.join(str(error).split())[:300]}") from error
+        self.inputs = [value.name for value in self.session.get_inputs()]
+        self.output = self.session.get_outputs()[0].name
+
+    def __call__(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        (output,) = self.session.run(None, self.feeds(batch))
+        return {self.output: torch.from_numpy(output)}
+
+    def feeds(self, batch: dict[str, Tensor]) -> dict[str, Any]:
+        """Inputs the batch lacks are token types, which are zero for single texts."""
+        shape = next(iter(batch.values())).shape
+        return {
+            name: batch[name].numpy() if name in batch else np.zeros(tuple(shape), dtype=np.int64)
+            for name in self.inputs
+        }

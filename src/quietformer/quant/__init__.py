@@ -1,0 +1,3 @@
+"""Quantization: affine arithmetic, range estimators, placement, calibration, sensitivity."""
+
+from quietformer.quant import estimators as estimators  # registers the estimators

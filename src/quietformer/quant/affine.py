@@ -1,0 +1,88 @@
+"""Uniform affine quantization, the paper's equation (1): clip(round(x / s) + z, 0, 2^b - 1), as pure functions.
+
+One convention for everything: integers are unsigned and the zero point is an integer among them. A symmetric grid is the
+one whose zero point is 2^(b-1), so signed storage is the same integers less 2^(b-1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MIN_BITS, MAX_BITS = 2, 16
+SMALLEST_SCALE = float(torch.finfo(torch.float32).tiny)
+"""A scale below this is subnormal: processors may flush it to zero, and dividing by it overflows."""
+
+
+def levels(bits: int) -> int:
+    """The largest integer of the grid."""
+    return (1 << bits) - 1
+
+
+def qparams(lo: Tensor, hi: Tensor, *, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """Scale (float32) and zero point (int32) of the grid that covers [lo, hi] and zero.
+
+    Computed in float64, so that the ends of the range are hit as well as float32 can say.
+    """
+    lo, hi = lo.double().clamp(max=0.0), hi.double().clamp(min=0.0)
+    if symmetric:
+        half = 2 ** (bits - 1)
+        scale = torch.maximum(-lo, hi) / (half - 1)
+        zero_point = torch.full_like(scale, half)
+    else:
+        scale = (hi - lo) / levels(bits)
+        zero_point = torch.round(-lo / _usable(scale)).clamp(0, levels(bits))
+    return _usable(scale).float(), zero_point.to(torch.int32)
+
+
+def _usable(scale: Tensor) -> Tensor:
+    """A range without width holds only zero, which any scale represents."""
+    return torch.where(scale > 0, scale.clamp(min=SMALLEST_SCALE), torch.ones_like(scale))
+
+
+def quantize(x: Tensor, scale: Tensor, zero_point: Tensor, *, bits: int, axis: int | None = None) -> Tensor:
+    """The integers, as int32; ties to even, division rather than multiplication by 1/s, as onnxruntime does."""
+    scale, zero_point = along(scale, x.dim(), axis), along(zero_point, x.dim(), axis)
+    return (torch.round(x.float() / scale) + zero_point).clamp(0, levels(bits)).to(torch.int32)
+
+
+def dequantize(q: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | None = None) -> Tensor:
+    """(q - z) s in float32."""
+    return (q - along(zero_point, q.dim(), axis)).float() * along(scale, q.dim(), axis)
+
+
+def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, *, bits: int, axis: int | None = None) -> Tensor:
+    """What is left of x after quantizing and back, in x's dtype; gradients pass straight through inside the range."""
+    scale = along(scale, x.dim(), axis)
+    zero_point = along(zero_point, x.dim(), axis)
+    low, high = -zero_point.float(), levels(bits) - zero_point.float()
+    fake: Tensor = _StraightThrough.apply(x, scale, low, high)  # type: ignore[no-untyped-call]
+    return fake
+
+
+class _StraightThrough(torch.autograd.Function):
+    """clip(round(x/s), -z, 2^b - 1 - z) s: equation (1) with the zero point moved into the bounds, four passes in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        # The zero point is an integer below 2^16, so float32 adds and subtracts it exactly: nothing changes by leaving it out.
+        steps = torch.div(x.float(), scale).round_()
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward((steps >= low) & (steps <= high))
+        return torch.clamp(steps, low, high, out=steps).mul_(scale).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (inside,) = ctx.saved_tensors
+        return grad * inside, None, None, None
+
+
+def along(parameter: Tensor, dimensions: int, axis: int | None) -> Tensor:
+    """A parameter a channel, shaped to broadcast over a tensor of so many dimensions."""
+    if axis is None:
+        return parameter
+    shape = [1] * dimensions
+    shape[axis] = -1
+    return parameter.view(shape)

@@ -1,0 +1,89 @@
+"""What every range estimator is to a quantizer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from quietformer.errors import QuietformerError
+
+LARGEST = torch.finfo(torch.float32).max
+
+
+class RangeEstimator:
+    """Takes tensors in as they pass and gives the range to quantize, in memory that does not grow with the data."""
+
+    def __init__(self, *, bits: int, symmetric: bool, axis: int | None = None) -> None:
+        self.bits = bits
+        self.symmetric = symmetric
+        self.axis = axis
+        self.seen = 0  # tensors
+        self._seen_before_batch: int | None = None
+
+    def begin_batch(self) -> None:
+        """What is observed until the next call of this is one batch: a shared layer passes several tensors in each."""
+        self._seen_before_batch = self.seen
+
+    @property
+    def continues(self) -> bool:
+        """Whether the tensor at hand belongs to the batch of the one before."""
+        return self._seen_before_batch is not None and self.seen > self._seen_before_batch
+
+    def observe(self, x: Tensor) -> None:
+        """Take one tensor in."""
+        x = x.detach()
+        if x.numel() == 0:
+            return
+        self._observe(x.float())
+        self.seen += 1  # only now: a tensor that is refused was not seen
+
+    def range(self) -> tuple[Tensor, Tensor]:
+        """Lowest and highest value to represent, float32, 0-d or one a channel; zero always lies between."""
+        if not self.seen:
+            raise QuietformerError("no data has passed here, so there is no range")
+        lo, hi = self._range()
+        return lo.float().clamp(-LARGEST, 0.0), hi.float().clamp(0.0, LARGEST)
+
+    def _observe(self, x: Tensor) -> None:
+        raise NotImplementedError
+
+    def _range(self) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class WidestRange(RangeEstimator):
+    """Keeps the widest of the ranges it is told of."""
+
+    widest: tuple[Tensor, Tensor] | None = None
+
+    def _widen_(self, lo: Tensor, hi: Tensor) -> None:
+        self.widest = (lo, hi) if self.widest is None else wider(self.widest, (lo, hi))
+
+    def _range(self) -> tuple[Tensor, Tensor]:
+        assert self.widest is not None
+        return self.widest
+
+
+def wider(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The range that covers both."""
+    return torch.minimum(a[0], b[0]), torch.maximum(a[1], b[1])
+
+
+def channels(x: Tensor, axis: int) -> Tensor:
+    """One row a channel."""
+    return x.movedim(axis, 0).reshape(x.shape[axis], -1)
+
+
+def extremes(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
+    """Smallest and largest value, 0-d or one a channel; they tell without another pass whether all values are finite."""
+    if axis is None:
+        smallest, largest = torch.aminmax(x)
+        finite = math.isfinite(smallest) and math.isfinite(largest)
+    else:
+        smallest, largest = torch.aminmax(channels(x, axis), dim=1)
+        finite = bool(torch.isfinite(torch.stack([smallest, largest])).all())
+    if not finite:
+        raise QuietformerError("values hold NaN or infinity, so there is no range that covers them")
+    return smallest, largest

@@ -1,0 +1,23 @@
+"""Min-max: the range of everything seen."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from quietformer.quant.estimators.base import RangeEstimator, WidestRange, extremes
+from quietformer.specs import EstimatorSpec, estimators
+
+
+class MinMaxEstimator(WidestRange):
+    """Smallest and largest of all values."""
+
+    def _observe(self, x: Tensor) -> None:
+        self._widen_(*extremes(x, self.axis))
+
+
+@estimators.register("minmax")
+class MinMax(EstimatorSpec):
+    """The smallest and largest value seen."""
+
+    def build(self, *, bits: int, symmetric: bool, axis: int | None = None) -> RangeEstimator:
+        return MinMaxEstimator(bits=bits, symmetric=symmetric, axis=axis)

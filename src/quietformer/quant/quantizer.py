@@ -1,0 +1,112 @@
+"""One quantizer: the grid of one tensor, watching values pass until it is calibrated, then rounding them to the grid."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from quietformer.errors import QuietformerError, SpecError
+from quietformer.quant.affine import fake_quantize, levels, qparams
+from quietformer.quant.estimators.base import RangeEstimator
+
+MARK = "quietformer::Site"
+_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]))?")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Bits, symmetry and channels of a quantizer; `s8@0` in text."""
+
+    bits: int
+    symmetric: bool
+    axis: int | None = None  # the dimension of channels; None: one scale for the tensor
+
+    def __str__(self) -> str:
+        return f"{'s' if self.symmetric else 'u'}{self.bits}" + ("" if self.axis is None else f"@{self.axis}")
+
+    @classmethod
+    def parse(cls, code: str) -> Grid:
+        match = _CODE.fullmatch(code)
+        if match is None or not 2 <= int(match[2]) <= 16:
+            raise SpecError(f"cannot read grid {code!r}; it looks like u8, s8 or s8@0 with 2 to 16 bits")
+        return cls(int(match[2]), match[1] == "s", None if match[3] is None else int(match[3]))
+
+
+class Quantizer(nn.Module):
+    """Rounds what passes to its grid; `mode` says whether it does, watches, or lets pass."""
+
+    scale_pattern: Tensor
+    zero_point: Tensor
+
+    def __init__(self, site: str, grid: Grid, channels: int | None = None) -> None:
+        super().__init__()
+        self.site = site
+        self.grid = grid
+        self.mode: Literal["quantize", "observe", "pass"] = "quantize"
+        self.estimator: RangeEstimator | None = None
+        shape = () if channels is None else (channels,)
+        # The scale is kept as the bit pattern of its float32: casting the model to bfloat16, which loaders also do to every
+        # floating tensor, must not move the grid.
+        self.register_buffer("scale_pattern", torch.zeros(shape, dtype=torch.int32))
+        self.register_buffer("zero_point", torch.zeros(shape, dtype=torch.int32))
+
+    @property
+    def scale(self) -> Tensor:
+        return self.scale_pattern.view(torch.float32)
+
+    @property
+    def calibrated(self) -> bool:
+        """A scale is never zero once it is set."""
+        return bool((self.scale_pattern > 0).all())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return _mark(x, self.site)
+        if self.mode == "quantize":
+            return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
+        if self.mode == "observe":
+            assert self.estimator is not None
+            self._observe(x)
+        return x
+
+    def _observe(self, x: Tensor) -> None:
+        assert self.estimator is not None
+        try:
+            self.estimator.observe(x)
+        except QuietformerError as error:
+            raise QuietformerError(f"{self.site}: {error}") from None
+
+    def fix_(self) -> None:
+        """Take the range its estimator has found."""
+        assert self.estimator is not None
+        if not self.estimator.seen:
+            raise QuietformerError(
+                f"{self.site} saw no data in calibration; calibrate on input that reaches it, or leave it out by a rule"
+            )
+        self.set_range_(*self.estimator.range())
+        self.estimator = None
+
+    def set_range_(self, lo: Tensor, hi: Tensor) -> None:
+        """The grid that covers this range and zero."""
+        scale, zero_point = qparams(lo, hi, bits=self.grid.bits, symmetric=self.grid.symmetric)
+        self.scale_pattern.copy_(scale.view(torch.int32))
+        self.zero_point.copy_(zero_point)
+
+    def range(self) -> tuple[Tensor, Tensor]:
+        """The lowest and highest value of the grid."""
+        zero = self.zero_point.float()
+        return -zero * self.scale, (levels(self.grid.bits) - zero) * self.scale
+
+    def extra_repr(self) -> str:
+        return f"{self.site}, {self.grid}"
+
+
+def _mark(x: Tensor, site: str) -> Tensor:
+    """A node of our own in the exported graph, which the exporter turns into the calibrated quantizer."""
+    import torch.onnx.ops
+
+    return torch.onnx.ops.symbolic(MARK, (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1)
