@@ -154,6 +154,8 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
                 f"{folder}: {len(keys)} {what.replace('_keys', '')} tensors in the weights, first {keys[0]!r}; "
                 "the weights do not belong to this config.json"
             )
+    if waiting := [site for site, quantizer in quantizers(model).items() if not quantizer.calibrated]:
+        raise CheckpointError(f"{folder}: {waiting[0]} has no usable scale in the weights; quantize the model again")
     loaded: PreTrainedModel = model
     return loaded
 

@@ -249,7 +249,7 @@ class QuantSpec(Spec):
     @property
     def label(self) -> str:
         """`W8A8`, as papers write it."""
-        return f"W{self.weight_bits}A{self.activation_bits}"
+        return f"W{self.weight_bits}A{self.activation_bits}" + (" with exceptions" if self.rules else "")
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"rules": [str(rule) for rule in self.rules]}

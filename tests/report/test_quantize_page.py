@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from quietformer.analysis.quantization import SCALES
 from quietformer.report.page import page, write_page
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'`/*SCRIPT*/"
@@ -53,7 +54,7 @@ def figures(before=1.0, seeds=(0.84, 0.82), measure="cosine", better="higher", f
         "model": {"name": "a-model", "class": "BertModel", "parameters": 22713216, "attention": "softmax()"},
         "plan": {"spec": spec, "weights": 9, "activations": 25, "sites": sites,
                  "left": [*left, {"site": "classifier:weight", "why": "the head"}]},
-        "primary": measure, "better": better, "float": {measure: before},
+        "primary": measure, "better": better, "scale": SCALES[better], "float": {measure: before},
         "runs": [{"seed": seed, "figures": {measure: value}} for seed, value in enumerate(seeds)],
         "quantized": {measure: {"mean": mean, "std": 0.0141 if finite else None}},
         "search": [], "data": {"source": "prose", "length": 128, "seed": 0, "calibration_sequences": 128,

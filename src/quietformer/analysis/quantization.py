@@ -23,6 +23,10 @@ SEARCHED = ("minmax", "running_minmax", "percentile(q=99.99)", "percentile(q=99.
 FEW = 16
 """Sequences on which sensitivity measures every site twice."""
 
+SCALES = {"higher": [0.005, 0.02, 0.1], "lower": [math.log(1.01), math.log(1.05), math.log(1.5)]}
+"""What a loss is called: up to the first nothing, to the second little, past the third broken. Of perplexities the
+logarithm of the ratio, of anything else the share that is gone."""
+
 Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, of how much."""
 
@@ -47,6 +51,31 @@ def measure_seeds(
 
 def _counted(tell: Tell, what: str, total: int, done: int) -> None:
     tell(what, done, total)
+
+
+def cost(before: float | None, after: float | None, better: str) -> float | None:
+    """How much is lost, on the scale of `SCALES`; infinite for a model that gives no number any more."""
+    if before is None or before <= 0:
+        return None
+    if after is None:
+        return math.inf
+    return (before - after) / before if better == "higher" else math.log(after / before)
+
+
+def in_words(figures: dict[str, Any]) -> str:
+    """`W8A8 breaks this model: cosine 1.0000 -> 0.8354.`"""
+    before, after = figures["float"][figures["primary"]], figures["quantized"][figures["primary"]]["mean"]
+    lost = cost(before, after, figures["better"])
+    if lost is None:
+        return f"{figures['label']}: there is nothing to compare {figures['primary']} with."
+    nothing, little, broken = figures["scale"]
+    verb = (
+        "breaks this model" if lost > broken else "costs this model quality" if lost > little
+        else "costs this model a little" if lost > nothing else "costs this model next to nothing"
+    )  # fmt: skip
+    places = 2 if figures["primary"] == "perplexity" else 4
+    numbers = f"{before:.{places}f} -> {'no number' if after is None else f'{after:.{places}f}'}"
+    return f"{figures['label']} {verb}: {figures['primary']} {numbers}."
 
 
 def spread(values: list[float | None]) -> dict[str, float | None]:

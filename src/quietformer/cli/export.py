@@ -15,6 +15,7 @@ from quietformer.files import check_place, write_json
 
 
 def export(
+    context: typer.Context,
     model: str = typer.Argument(..., metavar="MODEL", help="A quantized folder, any other folder, a hub id or 'minilm'."),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     bits: str = typer.Option("w8a8", "--bits", metavar="WxAy", help="Bits of weights and activations, 2 to 16."),
@@ -70,6 +71,7 @@ def export(
 
         spec = options.spec()
     opened, data, task = open_source(model, options, trust_remote_code)
+    _check_not_calibrated_otherwise(context, opened, model)
     figures, reference = _quantized(opened, model, data, task, spec)
     with Steps() as steps:
         result = export_onnx(
@@ -84,6 +86,21 @@ def export(
     _print(figures, out)
     write_json(out / "figures.json", figures)
     write_json(json_path, figures)
+
+
+def _check_not_calibrated_otherwise(context: typer.Context, opened: Any, model: str) -> None:
+    """A folder that is quantized already is what it is; an option that asks for something else would be ignored."""
+    from quietformer.section import model_spec
+
+    if model_spec(opened).quantized is None:
+        return
+    for name in ("bits", "weights", "acts", "per_channel", "keep", "gate", "head"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise QuietformerError(
+                f"{model} is quantized already and is exported as it was calibrated; leave out --{name.replace('_', '-')}, or "
+                "export the model it was made from"
+            )
 
 
 def _quantized(model: Any, source: str, data: Any, task: str, spec: Any) -> tuple[dict[str, Any], Any]:

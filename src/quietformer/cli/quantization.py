@@ -105,7 +105,7 @@ def quantize_model(
     """Plan, place, calibrate and evaluate, with a word on what is going on."""
     from quietformer.analysis.evaluate import reference_run
     from quietformer.analysis.outliers import printable
-    from quietformer.analysis.quantization import measure_seeds, search_estimator
+    from quietformer.analysis.quantization import SCALES, measure_seeds, search_estimator
     from quietformer.quant.calibrate import quantize_
     from quietformer.section import model_spec
 
@@ -137,6 +137,7 @@ def quantize_model(
         "task": task,
         "primary": evaluation.primary,
         "better": evaluation.better,
+        "scale": SCALES[evaluation.better],
         "float": evaluation.to_dict()["figures"],
         **measured,
         "search": searched,

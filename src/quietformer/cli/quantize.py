@@ -16,10 +16,10 @@ from quietformer.files import check_place, write_json
 def quantize(
     model: str = typer.Argument(..., metavar="MODEL", help="A folder, a hub id or 'minilm'."),
     bits: str = typer.Option("w8a8", "--bits", metavar="WxAy", help="Bits of weights and activations, 2 to 16."),
-    weights: str = typer.Option("minmax", "--weights", metavar="ESTIMATOR", help="Range of weights: minmax, mse."),
+    weights: str = typer.Option("minmax", "--weights", metavar="ESTIMATOR", help="Range of weights: minmax, mse, percentile."),
     acts: str = typer.Option(
         "running-minmax", "--acts", metavar="ESTIMATOR",
-        help="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.99)', mse.",
+        help="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
     ),
     per_channel: bool = typer.Option(False, "--per-channel", help="A scale for each output channel of a weight."),
     seeds: int = typer.Option(3, "--seeds", min=1, help="How often to calibrate, each time on other batches."),
@@ -82,7 +82,7 @@ def quantize(
 
             save(opened, out)
         print(
-            f'quantized model in {out}; load it with quietformer.load("{out}"), ship it with quietformer export {out}'
+            f'quantized model in {out}; load it with quietformer.load("{out}"), ship it with quietformer export {out} OUT'
         )
 
 
@@ -114,10 +114,14 @@ def _print_plan(plan: Any) -> None:
 
     console = Console(highlight=False)
     table = Table(title=f"{plan.spec.label}: quantized", title_justify="left")
-    for column in ("site", "short name", "what", "grid"):
+    for column in ("short name", "grid", "site"):
         table.add_column(column, overflow="fold")
     for site in plan.sites:
-        table.add_row(site.name, site.short if site.short != site.name else "", site.role, str(site.grid))
+        table.add_row(site.short if site.short != site.name else "", str(site.grid), site.name)
+    console.print(f"{plan.count('weight')} weights and {plan.count('activation')} activations would be quantized.")
+    console.print(
+        "Grids: s8 is symmetric with 8 bits, u8 asymmetric, s8@0 has a scale for each channel of dimension 0."
+    )
     console.print(table)
     if plan.left:
         table = Table(title="\nleft in floating point", title_justify="left")
@@ -126,16 +130,14 @@ def _print_plan(plan: Any) -> None:
         for item in plan.left:
             table.add_row(item.name, item.why)
         console.print(table)
-    console.print(f"{plan.count('weight')} weights and {plan.count('activation')} activations quantized.")
-    console.print(
-        "Grids: s8 is symmetric with 8 bits, u8 asymmetric, s8@0 has a scale for each channel of dimension 0."
-    )
 
 
 def _print(found: Quantized) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from quietformer.analysis.quantization import in_words
 
     console = Console(highlight=False)
     figures, primary = found.figures, found.figures["primary"]
@@ -146,6 +148,7 @@ def _print(found: Quantized) -> None:
         )
     )
     console.print(Text(str(found.plan)))
+    console.print(Text(in_words(figures), style="bold"))
     if figures["search"]:
         table = Table(title="\nEstimators of activations, on the calibration data", title_justify="left")
         table.add_column("activations")
@@ -154,16 +157,15 @@ def _print(found: Quantized) -> None:
             table.add_row(row["activations"], shown(row["figures"][primary], primary))
         console.print(table)
     runs = figures["runs"]
-    table = Table(
-        title=f"\n{figures['label']} on {figures['data']['evaluation_sequences']} sequences", title_justify="left"
-    )
-    for column in ("measure", "floating point", "quantized", *(f"seed {run['seed']}" for run in runs if len(runs) > 1)):
-        table.add_column(column, justify="left" if column == "measure" else "right")
+    unit = "images" if figures["task"] == "image" else "sequences"
+    title = f"\n{figures['label']}, {figures['data']['evaluation_sequences']} {unit}, {len(runs)} calibrations"
+    table = Table(title=title, title_justify="left")
+    for column in ("measure", "floating point", "quantized"):
+        table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
     for name, value in figures["float"].items():
         mean, std = figures["quantized"][name]["mean"], figures["quantized"][name]["std"]
         deviation = f" ± {std:.4f}" if std is not None and len(runs) > 1 else ""
-        seeds = [shown(run["figures"][name], name) for run in runs if len(runs) > 1]
-        table.add_row(name, shown(value, name), f"{shown(mean, name)}{deviation}", *seeds)
+        table.add_row(name, shown(value, name), f"{shown(mean, name)}{deviation}")
     console.print(table)
     measured = figures["sensitivity"]["measure"]
     table = Table(title=f"\n{'Most harmful' if measured else 'Noisiest'} tensors", title_justify="left")
@@ -179,5 +181,5 @@ def _print(found: Quantized) -> None:
     for row in figures["sensitivity"]["rows"][:8]:
         noise = "-" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f}"
         extra = (shown(row["only"], measured), shown(row["without"], measured)) if measured else ()
-        table.add_row(row["short"], row["grid"], f"{row['lo']:.3g} .. {row['hi']:.3g}", noise, *extra)
+        table.add_row(row["short"], row["grid"], f"{row['lo'] + 0.0:.3g} .. {row['hi']:.3g}", noise, *extra)
     console.print(table)

@@ -125,7 +125,10 @@ def export_onnx(
                 path.unlink()
         copy_processor(model, processor, draft)
         write_json(draft / "figures.json", result.to_dict())
-        write_text(draft / "README.md", _usage(result, list(example)))
+        has_tokenizer = any(
+            (draft / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+        )
+        write_text(draft / "README.md", _usage(result, list(example), has_tokenizer=has_tokenizer))
     return result
 
 
@@ -254,15 +257,19 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _usage(result: ExportResult, inputs: list[str]) -> str:
+def _usage(result: ExportResult, inputs: list[str], *, has_tokenizer: bool) -> str:
     """How to run what lies beside this note."""
     images = "pixel_values" in inputs
     feed = (
-        "pixels = ...  # float32, (batch, channels, height, width), as in training\n"
+        "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
         'outputs = session.run(None, {"pixel_values": pixels})'
         if images
-        else 'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(".")\n'
-        'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
+        else (
+            'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(".")\n'
+            if has_tokenizer
+            else "tokenizer = ...  # the model's; pass processor=tokenizer to export_onnx to have it here\n"
+        )
+        + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
         f'outputs = session.run(None, {{name: batch[name].astype("int64") for name in {inputs!r}}})'
     )
     percent = result.bytes["int8"] / result.bytes["fp32"]

@@ -19,13 +19,14 @@ from quietformer.section import model_spec
 from quietformer.specs import AttentionSpec, EstimatorSpec, QuantizedSpec, QuantSpec
 
 Batch = dict[str, Any]
+AGAIN = "export it as it is, start from the model it was made of, or take the quantizers out with quant.calibrate.dequantize_"
 
 
 def plan_quantization(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
     """What `quantize_` would do, from one forward pass on the example; the model is left as it was."""
     _check(model)
     if model_spec(model).quantized is not None:
-        raise QuietformerError(f"{type(model).__name__} is quantized already; take it out first with dequantize_")
+        raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
     with _cores(model):
         return _plan(model, spec, example)
 
@@ -34,7 +35,7 @@ def quantize_(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantP
     """Put quantizers into the model, to be calibrated; a model without a core gets the vanilla one, which has the taps."""
     _check(model)
     if model_spec(model).quantized is not None:
-        raise QuietformerError(f"{type(model).__name__} is quantized already; take it out first with dequantize_")
+        raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
     injected = not any(True for _ in attention_cores(model))
     if injected:
         apply_attention_(model, AttentionSpec())

@@ -20,6 +20,7 @@ from quietformer.quant.quantizer import Grid
 from quietformer.quant.trace import ACTIVATION_FUNCTIONS, COUNTED, MODULE_KINDS, PROJECTIONS, Step, Trace
 from quietformer.specs import QuantRule, QuantSpec
 
+FUSED = "read only by an activation function, quantized after it"
 ALWAYS_TAPPED = ("query", "key", "value", "scores", "probabilities", "context")
 
 
@@ -69,6 +70,8 @@ class QuantPlan:
         ]
         reasons: dict[str, list[str]] = {}
         for item in self.left:
+            if item.why == FUSED:
+                continue  # every runtime computes it together with what follows
             reasons.setdefault(item.why, []).append(item.name)
         for why, names in reasons.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -110,7 +113,7 @@ class _Planner:
         if step.kind == "projection":
             readers = list(self.seen.readers(index))
             if readers and all(reader.kind == "activation" or _function(reader) for reader in readers):
-                self._refuse(f"{step.site}:output", "read only by an activation function, quantized after it")
+                self._refuse(f"{step.site}:output", FUSED)
             elif readers and all(_tap(reader) in ("query", "key", "value") for reader in readers):
                 pass  # the tap quantizes it
             else:
@@ -247,8 +250,11 @@ def short_names(model: nn.Module, seen: Trace) -> dict[str, str]:
             shorts[f"{block.attention}:{tap}"] = f"{block.index}.{tap}"
     for index, step in enumerate(seen.steps):
         words |= _neighbours(seen, index, step, words)
+    for index, step in enumerate(seen.steps):
         if step.kind == "projection":
             for reader in seen.readers(index):
+                if words.get(reader.site, "").endswith(".ffn_hidden"):
+                    shorts[f"{step.site}:weight"] = f"{words[reader.site]}.weight"
                 if (tap := _tap(reader)) in ("query", "key", "value"):
                     owner = reader.site.partition(f".{CORE}.")[0]
                     shorts[f"{step.site}:weight"] = f"{shorts.get(f'{owner}:{tap}', step.site)}.weight"

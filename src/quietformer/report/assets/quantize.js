@@ -3,7 +3,7 @@ const sensitivity = data.sensitivity || {measure: null, rows: []}, measured = se
 const FEW = 20;
 // A perplexity counts by its logarithm (the loss), anything else by the share of it that is gone. Each scale: what is
 // nothing, what is little, and beyond what a model is no longer the same model.
-const [NOTHING, LITTLE, BREAKS] = higher ? [.005, .02, .1] : [Math.log(1.01), Math.log(1.05), Math.log(1.5)];
+const [NOTHING, LITTLE, BREAKS] = data.scale;
 const MEANINGS = {
   perplexity: "how many words the model hesitates between; lower is better", loss: "negative log-likelihood a token; lower is better",
   token_agreement: "share of tokens predicted as in floating point", agreement: "share of predictions as in floating point",
