@@ -178,8 +178,9 @@ def _named_for(model: PreTrainedModel, quantized: QuantizedSpec) -> QuantizedSpe
     named = quantized.sites
     if has_base and not any(name.startswith(prefix) for name in named):
         named = {f"{prefix}{name}": code for name, code in named.items()}
-    elif not has_base and all(name.startswith(prefix) for name in named):
-        named = {name.removeprefix(prefix): code for name, code in named.items()}
+    elif not has_base and any(name.startswith(prefix) for name in named):
+        # What lacks the prefix is the head's, which this class does not have.
+        named = {name.removeprefix(prefix): code for name, code in named.items() if name.startswith(prefix)}
     return quantized.model_copy(update={"sites": named})
 
 

@@ -155,3 +155,14 @@ def test_a_wrong_number_of_heads_is_loud():
 def test_a_gate_without_its_input_is_loud():
     with pytest.raises(UnsupportedModelError, match="input is unknown"):
         core(qf.AttentionSpec(gate=qf.LinearGate()))(*tensors())
+
+
+def test_a_hidden_key_whose_score_overflows_in_half_precision_does_no_harm():
+    core = AttentionCore(qf.AttentionSpec(), HeadGeometry(1, 4, 4)).eval()
+    query = torch.full((1, 1, 1, 4), 200.0, dtype=torch.float16)
+    key = torch.stack([torch.zeros(4), torch.full((4,), 200.0)]).to(torch.float16)[None, None]  # 160,000 in all
+    value = torch.tensor([[1.0] * 4, [2.0] * 4], dtype=torch.float16)[None, None]
+    hidden = torch.tensor([[[[0.0, torch.finfo(torch.float16).min]]]], dtype=torch.float16)
+    context, probabilities = core(query, key, value, hidden, scaling=1.0)
+    assert torch.equal(probabilities.flatten(), torch.tensor([1.0, 0.0], dtype=torch.float16))
+    assert torch.equal(context.flatten(), torch.ones(4, dtype=torch.float16))

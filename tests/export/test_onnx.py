@@ -6,9 +6,11 @@ import json
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import numpy_helper
+from transformers import AlbertConfig, AlbertModel
 
 import quietformer as qf
 from quietformer.errors import QuietformerError
@@ -182,14 +184,53 @@ def test_an_interrupted_export_leaves_the_old_folder_and_nothing_else(tmp_path, 
     assert (folder / "model.onnx").read_text() == "the old one"
 
 
-def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("wrong", [0.5, float("nan")])
+def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch, wrong):
     model = build("vit")
     qf.quantize_(model, qf.QuantSpec(), inputs("vit"))
     qf.calibrate_(model, [inputs("vit")])
-    monkeypatch.setattr(export_module, "_float_difference", lambda *_: 0.5)
-    with pytest.raises(QuietformerError, match="differs from ViTForImageClassification by 50"):
+    right = export_module.floating_graph
+
+    def tampered(marked):
+        graph = right(marked)
+        bias = next(value for name, value in graph.graph.initializers.items() if name.endswith("bias"))
+        bias.const_value = ir.tensor(bias.const_value.numpy() + np.float32(wrong), name=bias.name)
+        return graph
+
+    monkeypatch.setattr(export_module, "floating_graph", tampered)
+    with pytest.raises(QuietformerError, match="differs from ViTForImageClassification by"):
         qf.export_onnx(model, tmp_path / "out", [inputs("vit")], weight_type="uint8")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_layer_that_is_called_several_times_is_exported(tmp_path):
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "embedding_size": 16}
+    model = AlbertModel(AlbertConfig(vocab_size=99, num_hidden_layers=3, **small)).eval()
+    qf.quantize_(model, qf.QuantSpec(), inputs("bert"))
+    qf.calibrate_(model, [inputs("bert")])
+    result = qf.export_onnx(model, tmp_path / "out", [inputs("bert")], weight_type="uint8", threads=1)
+    assert result.cosine_to_simulation > 0.999
+
+
+def test_a_bfloat16_model_is_exported_in_float32(tmp_path):
+    model = build("vit").to(torch.bfloat16)
+    given = {"pixel_values": inputs("vit")["pixel_values"].to(torch.bfloat16)}
+    qf.quantize_(model, qf.QuantSpec(), given)
+    qf.calibrate_(model, [given])
+    result = qf.export_onnx(model, tmp_path / "out", [given], weight_type="uint8", threads=1)
+    assert result.cosine_to_simulation > 0.999
+    assert model.dtype == torch.bfloat16
+
+
+def test_an_export_of_somebody_elses_computes_quantized():
+    model = build("bert")
+    qf.quantize_(model, qf.QuantSpec(), inputs("bert"))
+    qf.calibrate_(model, [inputs("bert")])
+    with torch.no_grad():
+        expected = model(**inputs("bert")).logits
+        program = torch.export.export(model, (), inputs("bert"))
+        assert torch.allclose(program.module()(**inputs("bert")).logits, expected, atol=1e-5)
 
 
 def test_a_model_that_cannot_be_exported_says_why(tmp_path, monkeypatch):

@@ -73,6 +73,39 @@ def test_a_site_that_saw_no_data_is_an_error_and_leaves_the_model_uncalibrated()
         qf.save(model, "never")
 
 
+def test_a_failed_recalibration_leaves_the_earlier_one():
+    model, _ = calibrated("bert")
+    before = logits(model, inputs("bert"))
+    with pytest.raises(QuietformerError, match="no batches"):
+        qf.calibrate_(model, [])
+    assert torch.equal(logits(model, inputs("bert")), before)
+
+
+def test_a_base_model_loads_from_a_folder_whose_head_is_quantized_too(tmp_path):
+    model, _ = calibrated("bert", head=True)
+    with torch.no_grad():
+        expected = model.bert(**inputs("bert")).last_hidden_state
+    qf.save(model, tmp_path / "q")
+    with torch.no_grad():
+        assert torch.equal(
+            AutoModel.from_pretrained(tmp_path / "q").eval()(**inputs("bert")).last_hidden_state, expected
+        )
+
+
+def test_damaged_scales_are_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model, _ = calibrated("bert")
+    qf.save(model, tmp_path / "q")
+    path = tmp_path / "q" / "quietformer.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("taps.scores.scale_pattern"))
+    for pattern in (0, -1, 0x7F800000):  # nothing, not a number, infinity
+        save_file(tensors | {name: torch.full_like(tensors[name], pattern)}, path, metadata={"format": "pt"})
+        with pytest.raises(CheckpointError, match="no usable scale"):
+            qf.load(tmp_path / "q")
+
+
 def test_no_batches_nan_and_a_model_without_quantizers_are_errors():
     model = build("bert")
     with pytest.raises(QuietformerError, match="has no quantizers"):

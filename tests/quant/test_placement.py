@@ -270,3 +270,48 @@ def test_an_exception_in_the_middle_of_a_pass_leaves_nothing_behind():
 
     assert not _scopes.running
     assert _scopes.mode is None
+
+
+@pytest.mark.parametrize(
+    "depth", ["embeddings.LayerNorm", "encoder.layer.0.attention.output", "encoder.layer.1.output.dense"]
+)
+def test_an_interrupt_in_the_middle_of_a_pass_quantizes_nothing_afterwards(depth):
+    """torch calls no hooks after a KeyboardInterrupt."""
+    model, _ = quantized("bert")
+    before = logits(model, inputs("bert"))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    module = model.bert.get_submodule(depth)
+    forward = module.forward
+    module.forward = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        logits(model, inputs("bert"))
+    module.forward = forward
+    a, b = torch.full((4, 9, 32), 1000.25), torch.full((4, 9, 32), 0.5)
+    assert torch.equal(a + b, torch.full((4, 9, 32), 1000.75))  # nobody's sum but the user's
+    assert torch.equal(logits(model, inputs("bert")), before)
+    assert not any("weight" in vars(module) for module in model.modules())
+
+
+def test_weights_edited_through_data_are_seen():
+    model, _ = quantized("bert")
+    first = logits(model, inputs("bert"))
+    weight = model.bert.encoder.layer[0].output.dense.weight
+    weight.data += 0.3 * torch.ones_like(weight)  # as merging an adapter does
+    merged = logits(model, inputs("bert"))
+    assert not torch.equal(merged, first)
+    assert torch.equal(model(**inputs("bert")).logits, merged)  # with gradients nothing is cached
+    with torch.inference_mode():
+        assert torch.equal(model(**inputs("bert")).logits, merged)
+
+
+def test_modes_of_parts_stay_as_they_were():
+    model = build("bert").train()
+    model.bert.embeddings.eval()
+    qf.quantize_(model, qf.QuantSpec(), inputs("bert"))
+    qf.calibrate_(model, [inputs("bert")])
+    assert model.training
+    assert not model.bert.embeddings.training
+    assert not model.bert.embeddings.dropout.training

@@ -26,6 +26,7 @@ from quietformer.analysis.task import TASKS, task_of
 from quietformer.data.tasks import IGNORED, next_tokens
 from quietformer.data.texts import Batch
 from quietformer.errors import QuietformerError
+from quietformer.quant.trace import in_eval_mode
 
 Run = Callable[[Batch], Mapping[str, Tensor]]
 """Anything that takes a batch and gives "logits" or "last_hidden_state", such as an onnxruntime session."""
@@ -230,14 +231,8 @@ def _named(output: Mapping[str, Tensor], *names: str) -> Tensor:
 @contextlib.contextmanager
 def _in_eval_mode(model: nn.Module | Run) -> Iterator[None]:
     """Without dropout; afterwards every module is in the mode it was in, frozen parts included."""
-    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
-    try:
-        if isinstance(model, nn.Module):
-            model.eval()
+    with in_eval_mode(model) if isinstance(model, nn.Module) else contextlib.nullcontext():
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:

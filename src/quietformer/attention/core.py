@@ -143,6 +143,9 @@ def apply_mask(scores_BHQK: Tensor, mask: Tensor | None, position_bias: Tensor |
     mask = mask[..., : scores_BHQK.shape[-1]]  # a static cache makes the mask longer than the keys
     visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
     bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
+    if scores_BHQK.dtype == torch.float16:
+        # A product may have overflowed: infinity plus the lowest number is still infinity, so hidden scores are overwritten.
+        return (scores_BHQK.to(dtype) + bias).masked_fill(~visible, torch.finfo(dtype).min), visible
     # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
     # overwritten. Filled into the mask, which has no heads, and added: an addition is the cheapest thing to do to scores.
     return scores_BHQK.to(dtype) + torch.where(visible, bias, torch.finfo(dtype).min), visible

@@ -82,7 +82,7 @@ def export(
         real = evaluate(OnnxModel(out / INTEGER), data.evaluation, task, reference)
         figures |= {"real": real.to_dict()["figures"], "export": result.to_dict(), "baselines": []}
         if baselines:
-            figures["baselines"] = _baselines(opened, data, task, reference, spec, steps)
+            figures["baselines"] = _baselines(opened, data, task, reference, steps)
     _print(figures, out)
     write_json(out / "figures.json", figures)
     write_json(json_path, figures)
@@ -135,9 +135,13 @@ def _quantized(model: Any, source: str, data: Any, task: str, spec: Any) -> tupl
     }, reference
 
 
-def _baselines(model: Any, data: Any, task: str, reference: Any, spec: Any, steps: Steps) -> list[dict[str, Any]]:
+def _baselines(model: Any, data: Any, task: str, reference: Any, steps: Steps) -> list[dict[str, Any]]:
     from quietformer.export.baselines import compare_baselines
+    from quietformer.section import model_spec
 
+    quantized = model_spec(model).quantized
+    assert quantized is not None
+    spec = quantized.spec
     return compare_baselines(
         model, data.calibration(0), data.evaluation, task, reference, spec, tell=lambda what: steps(what, 0, 0)
     )
@@ -147,7 +151,7 @@ def _print(figures: dict[str, Any], out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     names, result = list(figures["float"]), figures["export"]
     table = Table(title=f"\n{figures['model']['name']}, {figures['label']}", title_justify="left")
     for column in ("what", *names, "MB"):

@@ -122,7 +122,7 @@ def _print(report: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     found, model = report["verdict"], report["model"]
     colour = {"broken": "bold red", "worrying": "bold yellow", "quiet": "bold green"}[found["severity"]]
     console.print(

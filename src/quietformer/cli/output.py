@@ -11,8 +11,9 @@ from typing import Self
 def working(what: str) -> Iterator[None]:
     """A spinner on standard error while something takes its time."""
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(what):
+    with Console(stderr=True).status(Text(what)):
         yield
 
 
@@ -41,8 +42,9 @@ class Steps:
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error; call what it gives with how much is done."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
+        task = progress.add_task(escape(what), total=total)
         yield lambda done: progress.update(task, completed=done)

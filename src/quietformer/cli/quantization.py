@@ -119,6 +119,7 @@ def quantize_model(
         if search:
             chosen, searched = search_estimator(model, data, task, steps)
             spec = spec.model_copy(update={"activations": chosen})
+            plan.spec = spec
         measured = measure_seeds(model, data, reference, seeds, steps)
     attention = model_spec(model).attention
     evaluation = reference.evaluation

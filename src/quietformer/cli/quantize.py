@@ -96,6 +96,8 @@ def _check(options: Options, page: Path, json_path: Path | None, out: Path | Non
         raise QuietformerError("--page and --json name the same file; each needs its own")
     if out is not None:
         check_out(out, model, overwrite)
+        if out.is_dir() and any(out.iterdir()) and not (out / "config.json").is_file():
+            raise QuietformerError(f"{out} exists and is not a model folder; choose another place")
 
 
 def check_out(out: Path, model: str, overwrite: bool) -> None:
@@ -104,6 +106,8 @@ def check_out(out: Path, model: str, overwrite: bool) -> None:
         raise QuietformerError(f"{out} is MODEL itself; choose another place")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise QuietformerError(f"{out} is there already; choose another place or pass --overwrite")
+    if out.resolve() == Path.cwd():
+        raise QuietformerError(f"{out} is the folder you are in; give the name of a new one")
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; give the name of a folder")
 
@@ -112,7 +116,7 @@ def _print_plan(plan: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     table = Table(title=f"{plan.spec.label}: quantized", title_justify="left")
     for column in ("short name", "grid", "site"):
         table.add_column(column, overflow="fold")
@@ -139,7 +143,7 @@ def _print(found: Quantized) -> None:
 
     from quietformer.analysis.quantization import in_words
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     figures, primary = found.figures, found.figures["primary"]
     model = figures["model"]
     console.print(

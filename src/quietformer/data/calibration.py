@@ -61,6 +61,7 @@ def calibration_data(
         wanted, held_out = _shrink(len(pool), wanted, evaluation)
         asked = split_sequences(pool, calibration=wanted, evaluation=held_out)[1]
     described |= {"calibration_sequences": wanted, "evaluation_sequences": len(asked), "batch_size": batch_size}
+    described |= {"to_choose_from": len(pool) - held_out}
 
     def batched(sequences: list[list[int]], seed: int) -> list[Batch]:
         made = list(text_batches(sequences, pad=padding_of(tokenizer), batch_size=batch_size))

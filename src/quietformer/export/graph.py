@@ -169,6 +169,10 @@ def _transpose_stored(graph: ir.Graph, dequantize: ir.Node) -> ir.Value:
 def _node(
     graph: ir.Graph, before: ir.Node, kind: str, inputs: list[Any], name: str, dtype: ir.DataType, **attributes: Any
 ) -> ir.Value:
+    # A module called several times has a node for each call, under names of their own.
+    taken = graph.meta.setdefault("quietformer_names", {})
+    taken[name] = taken.get(name, -1) + 1
+    name = f"{name}.{taken[name]}" if taken[name] else name
     made = ir.node(kind, inputs, attributes=attributes, name=name)
     made.outputs[0].name = name
     made.outputs[0].dtype = dtype

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError
+from quietformer.quant.quantizer import marking
+from quietformer.quant.trace import in_eval_mode
 
 OPSET = 21
 """The first in which 16 bit integers can be quantized to."""
@@ -59,10 +61,9 @@ def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: s
     names = list(example)
     free = torch.export.Dim.DYNAMIC
     shapes = tuple({0: free} if "pixel" in name else {0: free, 1: free} for name in names)
-    was_training = model.training
-    model.train(False)
+    token = marking.set(True)
     try:
-        with _silent(), torch.no_grad():
+        with _silent(), in_eval_mode(model), torch.no_grad():
             program = torch.onnx.export(
                 _OneOutput(model, names, output).eval(),
                 tuple(example.values()),
@@ -78,7 +79,7 @@ def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: s
     except Exception as error:  # whatever the exporter cannot translate
         raise QuietformerError(f"{type(model).__name__} cannot be exported to ONNX: {_cause(error)}") from error
     finally:
-        model.train(was_training)
+        marking.reset(token)
     assert program is not None
     graph = program.model
     _name_dimensions(graph, names)

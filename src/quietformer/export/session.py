@@ -34,9 +34,11 @@ class OnnxModel:
         return {self.output: torch.from_numpy(output)}
 
     def feeds(self, batch: dict[str, Tensor]) -> dict[str, Any]:
-        """Inputs the batch lacks are token types, which are zero for single texts."""
-        shape = next(iter(batch.values())).shape
+        """Token types are zero for single texts and every token counts, unless the batch says otherwise."""
+        shape = tuple(next(iter(batch.values())).shape)
+        usual = {"token_type_ids": np.zeros, "attention_mask": np.ones}
+        if missing := [name for name in self.inputs if name not in batch and name not in usual]:
+            raise QuietformerError(f"the model takes {missing[0]}, which the batch ({', '.join(batch)}) does not have")
         return {
-            name: batch[name].numpy() if name in batch else np.zeros(tuple(shape), dtype=np.int64)
-            for name in self.inputs
+            name: batch[name].numpy() if name in batch else usual[name](shape, dtype=np.int64) for name in self.inputs
         }

@@ -14,7 +14,8 @@ from quietformer.attention.inject import apply_attention_, attention_cores, remo
 from quietformer.errors import QuietformerError
 from quietformer.quant.place import place_, quantizers, remove_quantizers_, weight_of, write_sites_
 from quietformer.quant.plan import QuantPlan, make_plan
-from quietformer.quant.trace import trace
+from quietformer.quant.quantizer import Quantizer
+from quietformer.quant.trace import in_eval_mode, trace
 from quietformer.section import model_spec
 from quietformer.specs import AttentionSpec, EstimatorSpec, QuantizedSpec, QuantSpec
 
@@ -62,42 +63,55 @@ def calibrate_(
 ) -> None:
     """Find every range: weights from themselves, activations from what the batches make of them in floating point.
 
-    After an error the model is as uncalibrated as it was before.
+    After an error the model is as it was before, calibrated or not.
     """
     quantized = model_spec(model).quantized
     if quantized is None:
         raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
-    spec, placed, was_training = quantized.spec, quantizers(model), model.training
-    model.train(False)
+    spec, placed = quantized.spec, quantizers(model)
+    before = {site: (q.mode, q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
     try:
-        for quantizer in placed.values():
-            chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
-            grid = quantizer.grid
-            quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=grid.axis)
-            quantizer.mode = "pass" if _is_weight(quantizer.site) else "observe"
-        done = 0
-        with torch.no_grad():
-            for done, batch in enumerate(batches, start=1):
-                for quantizer in placed.values():
-                    assert quantizer.estimator is not None
-                    quantizer.estimator.begin_batch()
-                run(model, batch)
-                progress(done)
-            if not done:
-                raise QuietformerError("there are no batches to calibrate on; give some text or images")
+        with in_eval_mode(model), torch.no_grad():
+            _observe(model, spec, placed, batches, progress)
+            ranges = {site: quantizer.found_range() for site, quantizer in placed.items()}
             for site, quantizer in placed.items():
-                if _is_weight(site):
-                    quantizer._observe(weight_of(model, site))
-        for quantizer in placed.values():
-            quantizer.fix_()
+                quantizer.set_range_(*ranges[site])
     except BaseException:
-        set_mode_(model, "pass")
+        for site, (mode, scale, zero_point) in before.items():
+            placed[site].mode = mode
+            placed[site].scale_pattern.copy_(scale)
+            placed[site].zero_point.copy_(zero_point)
         raise
     finally:
         for quantizer in placed.values():
             quantizer.estimator = None
-        model.train(was_training)
     set_mode_(model, "quantize")
+
+
+def _observe(
+    model: PreTrainedModel,
+    spec: QuantSpec,
+    placed: dict[str, Quantizer],
+    batches: Iterable[Batch],
+    progress: Callable[[int], None],
+) -> None:
+    for quantizer in placed.values():
+        chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
+        grid = quantizer.grid
+        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=grid.axis)
+        quantizer.mode = "pass" if _is_weight(quantizer.site) else "observe"
+    done = 0
+    for done, batch in enumerate(batches, start=1):
+        for quantizer in placed.values():
+            assert quantizer.estimator is not None
+            quantizer.estimator.begin_batch()
+        run(model, batch)
+        progress(done)
+    if not done:
+        raise QuietformerError("there are no batches to calibrate on; give some text or images")
+    for site, quantizer in placed.items():
+        if _is_weight(site):
+            quantizer._observe(weight_of(model, site))
 
 
 def use_estimators_(
@@ -157,12 +171,8 @@ def _plan(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
     sizes = {len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else None for tensor in example.values()}
     # Every tensor of the pass is kept until its end; two sequences show as much as many.
     few = {name: tensor[:2] for name, tensor in example.items()} if len(sizes) == 1 and None not in sizes else example
-    was_training = model.training
-    model.train(False)
-    try:
+    with in_eval_mode(model):
         return make_plan(model, trace(model, lambda: run(model, few)), spec)
-    finally:
-        model.train(was_training)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from quietformer.errors import QuietformerError
 from quietformer.quant.calibrate import Batch, run
 from quietformer.quant.place import quantizers
 from quietformer.quant.quantizer import Quantizer
-from quietformer.quant.trace import Step, Trace, trace
+from quietformer.quant.trace import Step, Trace, in_eval_mode, trace
 
 MIGRATION = "migration"
 """The buffer of a projection that its input is divided by."""
@@ -65,7 +65,7 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.
     if not batches:
         raise QuietformerError("there are no batches to migrate by; give some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
-    with _in_eval_mode(model), torch.no_grad():
+    with in_eval_mode(model), torch.no_grad():
         before = _output(model, few)
         groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration(alpha)
         users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
@@ -93,7 +93,7 @@ def published_sites(model: PreTrainedModel, example: Batch) -> set[str]:
     """Of a quantized model, the sites SmoothQuant quantizes: weights and inputs of projections and of attention's products."""
     few = {name: tensor[:2] for name, tensor in example.items()}
     placed = quantizers(model)
-    with _in_eval_mode(model):
+    with in_eval_mode(model):
         seen = trace(model, lambda: run(model, few))
     wanted = {site for site in placed if site.rpartition(":")[2] in ("query", "key", "value", "probabilities")}
     for step in seen.steps:
@@ -224,14 +224,3 @@ def _check_same(model: PreTrainedModel, before: Tensor, after: Tensor) -> None:
         raise QuietformerError(
             f"{type(model).__name__} computes something else after migration, so it cannot be migrated; go on from a copy"
         )
-
-
-@contextlib.contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(False)
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -8,9 +8,12 @@ weights, inputs and outputs, and sums that a module makes with a bare `+` are ca
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -48,6 +51,9 @@ class Seat:
     def __init__(self) -> None:
         self.quantizers: dict[str, Quantizer] = {}
         self.cached: tuple[object, Tensor] | None = None  # the weight on its grid, and what it was made from
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"quantizers": self.quantizers, "cached": None}  # a copy makes its own
 
     @property
     def has_functions(self) -> bool:
@@ -187,7 +193,7 @@ def _seat(module: nn.Module) -> Seat | None:
 def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     seat = _seat(module)
     assert seat is not None
-    _scopes.enter(module if seat.has_functions else None)
+    _scopes.enter(module, sys._getframe(1), functions=seat.has_functions)
     if "weight" in seat.quantizers:
         # An attribute of the instance hides the parameter of that name while the module runs; nothing is copied or renamed.
         module.__dict__["weight"] = _weight_on_grid(module, seat)
@@ -198,7 +204,7 @@ def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _after(module: nn.Module, args: Any, output: Any) -> Any:
     module.__dict__.pop("weight", None)
-    _scopes.leave()
+    _scopes.leave(module)
     seat = _seat(module)
     assert seat is not None
     quantizer = seat.quantizers.get("output")
@@ -212,11 +218,11 @@ def _hide_(child: nn.Module) -> None:
 
 
 def _before_child(module: nn.Module, args: Any) -> None:
-    _scopes.enter(None)
+    _scopes.enter(module, sys._getframe(1), functions=False)
 
 
 def _after_child(module: nn.Module, args: Any, output: Any) -> None:
-    _scopes.leave()
+    _scopes.leave(module)
 
 
 _OUR_HOOKS = (_before, _after, _before_child, _after_child)
@@ -225,16 +231,14 @@ _OUR_HOOKS = (_before, _after, _before_child, _after_child)
 def _weight_on_grid(module: nn.Module, seat: Seat) -> Tensor:
     weight, quantizer = module._parameters["weight"], seat.quantizers["weight"]
     assert weight is not None
-    if (
-        quantizer.mode != "quantize"
-        or torch.compiler.is_exporting()
-        or (weight.requires_grad and torch.is_grad_enabled())
-    ):
+    learning = weight.requires_grad and torch.is_grad_enabled()
+    inference = torch.is_inference_mode_enabled() or weight.is_inference()  # such tensors have no version to go by
+    if quantizer.mode != "quantize" or torch.compiler.is_exporting() or learning or inference:
         made: Tensor = quantizer(weight)
         return made
     key = (
         weight.data_ptr(), weight._version, weight.dtype, quantizer.scale_pattern._version, quantizer.scale_pattern.data_ptr(),
-        quantizer.zero_point._version,
+        quantizer.zero_point._version, _sample(weight),
     )  # fmt: skip
     if seat.cached is None or seat.cached[0] != key:
         with torch.no_grad():
@@ -242,24 +246,56 @@ def _weight_on_grid(module: nn.Module, seat: Seat) -> Tensor:
     return seat.cached[1]
 
 
+def _sample(weight: Tensor) -> tuple[float, ...]:
+    """A few of its values: edits through `.data`, as merging an adapter makes, leave the version as it was."""
+    flat = weight.detach().flatten()
+    return tuple(flat[:: max(1, len(flat) // 64)][:64].tolist())
+
+
+@dataclass
+class _Scope:
+    """A call under way: of which module, from which frame, and how many sums it has made so far."""
+
+    module: nn.Module
+    frame: FrameType
+    counts: Counter[str] | None  # None: nothing this module makes by functions is quantized
+
+
 class _Scopes(threading.local):
-    """Which module is running in this thread, and how many sums it has made so far."""
+    """The calls under way in this thread.
+
+    torch calls the hooks after a module for errors but not for an interrupt, so an entry may outlive its call. Its frame
+    tells: once that is off the stack, the entry and what it left behind are cleared away.
+    """
 
     def __init__(self) -> None:
-        self.running: list[tuple[nn.Module, Counter[str]] | None] = []
+        self.running: list[_Scope] = []
         self.mode: _QuantizeFunctions | None = None
 
-    def enter(self, module: nn.Module | None) -> None:
-        self.running.append(None if module is None else (module, Counter()))
-        if module is not None and self.mode is None:
-            self.mode = _QuantizeFunctions(len(self.running))
+    def enter(self, module: nn.Module, frame: FrameType, *, functions: bool) -> None:
+        self.clear_interrupted(frame)
+        self.running.append(_Scope(module, frame, Counter() if functions else None))
+        if functions and self.mode is None:
+            self.mode = _QuantizeFunctions()
             self.mode.__enter__()  # type: ignore[no-untyped-call]
 
-    def leave(self) -> None:
-        if self.mode is not None and self.mode.depth == len(self.running):
+    def leave(self, module: nn.Module) -> None:
+        if any(scope.module is module for scope in self.running):
+            while self.running.pop().module is not module:
+                pass
+        if not self.running and self.mode is not None:
             mode, self.mode = self.mode, None
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self.running.pop()
+
+    def clear_interrupted(self, frame: FrameType | None) -> None:
+        if not self.running:
+            return
+        while frame is not None and frame is not self.running[-1].frame:
+            frame = frame.f_back
+        if frame is None:
+            for scope in self.running:
+                scope.module.__dict__.pop("weight", None)
+            self.running.clear()
 
 
 _scopes = _Scopes()
@@ -268,24 +304,22 @@ _scopes = _Scopes()
 class _QuantizeFunctions(TorchFunctionMode):
     """Quantizes the sums, products and activations that the running module makes by functions."""
 
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.depth = depth
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        running = _scopes.running[-1] if _scopes.running else None
-        if running is None or (name := counted(func, args, output)) is None:
+        scope = _scopes.running[-1] if _scopes.running else None
+        if scope is None or scope.counts is None or (name := counted(func, args, output)) is None:
             return output
-        module, counts = running
-        index, counts[name] = counts[name], counts[name] + 1
-        seat = _seat(module)
+        _scopes.clear_interrupted(sys._getframe())
+        if not _scopes.running:
+            return output
+        index, scope.counts[name] = scope.counts[name], scope.counts[name] + 1
+        seat = _seat(scope.module)
         quantizer = None if seat is None else seat.quantizers.get(f"{name}_{index}")
         if quantizer is None:
             return output
         # The quantizer's own arithmetic is not the module's.
-        _scopes.running.append(None)
+        counts, scope.counts = scope.counts, None
         try:
             return quantizer(output)
         finally:
-            _scopes.running.pop()
+            scope.counts = counts

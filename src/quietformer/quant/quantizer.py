@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,8 @@ from quietformer.quant.affine import fake_quantize, levels, qparams
 from quietformer.quant.estimators.base import RangeEstimator
 
 MARK = "quietformer::Site"
+marking: ContextVar[bool] = ContextVar("marking", default=False)
+"""Whether our own exporter is at work, which wants marks where quantizers stand; any other gets what they compute."""
 _CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]))?")
 
 
@@ -60,11 +63,12 @@ class Quantizer(nn.Module):
 
     @property
     def calibrated(self) -> bool:
-        """A scale is never zero once it is set."""
-        return bool((self.scale_pattern > 0).all())
+        """Whether scale and zero point are usable: a scale is never zero once it is set, nor infinite unless damaged."""
+        usable = (self.scale > 0) & self.scale.isfinite()
+        return bool((usable & (self.zero_point >= 0) & (self.zero_point <= levels(self.grid.bits))).all())
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_exporting():
+        if marking.get():
             return _mark(x, self.site)
         if self.mode == "quantize":
             return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
@@ -80,15 +84,14 @@ class Quantizer(nn.Module):
         except QuietformerError as error:
             raise QuietformerError(f"{self.site}: {error}") from None
 
-    def fix_(self) -> None:
-        """Take the range its estimator has found."""
+    def found_range(self) -> tuple[Tensor, Tensor]:
+        """The range its estimator has found."""
         assert self.estimator is not None
         if not self.estimator.seen:
             raise QuietformerError(
                 f"{self.site} saw no data in calibration; calibrate on input that reaches it, or leave it out by a rule"
             )
-        self.set_range_(*self.estimator.range())
-        self.estimator = None
+        return self.estimator.range()
 
     def set_range_(self, lo: Tensor, hi: Tensor) -> None:
         """The grid that covers this range and zero."""
