@@ -52,6 +52,7 @@ bench: $(READY) ## what things cost, as ratios against doing without
 	$(PY) benchmarks/callback_overhead.py
 	$(PY) benchmarks/simulation.py
 	$(PY) benchmarks/range_search.py --json results/range_search.json
+	$(PY) benchmarks/integer_products.py
 
 tables: $(READY) ## quantize and export MiniLM and the small models in RUNS; writes docs/figures-quantize.md
 	$(PY) -m tools.quantize_tables $(RUNS)
