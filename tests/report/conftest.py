@@ -20,3 +20,24 @@ def browser():
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
         yield found
         found.close()
+
+
+@pytest.fixture
+def open_tab(browser):
+    """Opens a file in a tab; with it go what its console and dialogs said, and what it asked the network for."""
+    contexts = []
+
+    def open_file(path, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        tab, problems, requests = context.new_page(), [], []
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("dialog", lambda dialog: (problems.append("a dialog"), dialog.dismiss()))
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.goto(path.as_uri())
+        return tab, problems, requests
+
+    yield open_file
+    for context in contexts:
+        context.close()

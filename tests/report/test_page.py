@@ -65,25 +65,14 @@ def test_the_card_carries_the_verdict():
 
 
 @pytest.fixture
-def opened(browser, tmp_path):
-    contexts = []
-
+def opened(open_tab, tmp_path):
     def open_page(report, **options):
         write_page(report, tmp_path / "page.html")
-        context = browser.new_context(**options)
-        contexts.append(context)
-        tab, problems, requests = context.new_page(), [], []
-        tab.on("console", lambda message: problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("dialog", lambda dialog: (problems.append("a dialog"), dialog.dismiss()))
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.goto((tmp_path / "page.html").as_uri())
+        tab, problems, requests = open_tab(tmp_path / "page.html", **options)
         tab.wait_for_function("document.querySelectorAll('#pictures canvas').length > 0")
         return tab, problems, requests
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    return open_page
 
 
 def pixels(tab) -> str:

@@ -73,24 +73,16 @@ def measured(measure="cosine", nothing=1.0, everything=0.83, found=None):
 
 
 @pytest.fixture
-def opened(browser, tmp_path):
-    contexts = []
-
+def opened(open_tab, tmp_path):
     def open_page(report, **options):
         write_page(report, tmp_path / "page.html")
-        context = browser.new_context(**options)
-        contexts.append(context)
-        tab, problems = context.new_page(), []
-        tab.on("console", lambda message: problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("dialog", lambda dialog: (problems.append("a dialog"), dialog.dismiss()))
+        tab, problems, requests = open_tab(tmp_path / "page.html", **options)
+        # The page may ask for itself and for pictures it carries; anything else is a problem, whenever it is asked for.
         tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
-        tab.goto((tmp_path / "page.html").as_uri())
+        problems += [url for url in requests if not url.startswith(("file:", "data:"))]
         return tab, problems
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    return open_page
 
 
 def ranked(tab) -> list[str]:

@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from quietformer.analysis.inspect import fitting
 from quietformer.analysis.scores import (
     agreement,
     mean_cosine,
@@ -26,7 +24,7 @@ from quietformer.analysis.task import TASKS, task_of
 from quietformer.data.tasks import IGNORED, next_tokens
 from quietformer.data.texts import Batch
 from quietformer.errors import QuietformerError
-from quietformer.quant.trace import in_eval_mode
+from quietformer.forward import in_eval_mode, run
 
 Run = Callable[[Batch], Mapping[str, Tensor]]
 """Anything that takes a batch and gives "logits" or "last_hidden_state", such as an onnxruntime session."""
@@ -206,18 +204,7 @@ def _evaluation(answers: _Answers, reference: Tensor | None) -> Evaluation:
 def _output(model: nn.Module | Run, batch: Batch) -> Mapping[str, Tensor]:
     if not isinstance(model, nn.Module):
         return model(batch)
-    first = next(model.parameters(), None)
-    device = None if first is None else first.device
-    given = fitting(model, batch) if isinstance(model, PreTrainedModel) else {n: x.to(device) for n, x in batch.items()}
-    try:
-        output: Mapping[str, Tensor] = model(**given)
-    except QuietformerError:
-        raise
-    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise QuietformerError(
-            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
-        ) from error
+    output: Mapping[str, Tensor] = run(model, batch)
     return output
 
 

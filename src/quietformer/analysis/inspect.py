@@ -24,6 +24,7 @@ from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs
 from quietformer.analysis.verdict import verdict
 from quietformer.errors import QuietformerError
 from quietformer.families.layout import Watch, final_norm, find_blocks, find_residuals, headline
+from quietformer.forward import in_eval_mode, run
 from quietformer.section import model_spec
 
 REPORT_VERSION = 1
@@ -141,27 +142,22 @@ def inspect(
     blocks = find_blocks(model)
     if not blocks:
         raise QuietformerError(f"{type(model).__name__} has no transformer blocks to inspect")
-    names, was_training = TokenNames(token_text, frozenset(special_tokens)), model.training
-    inspection = Inspection(names, picture_sequences)
-    model.train(False)
-    try:
-        with with_cores(model) as seen, torch.no_grad():
-            watches: list[Watch] | None = None
-            residuals: list[Watch] = []
-            for batch in batches:
-                if watches is None:
-                    residuals = find_residuals(blocks, partial(_forward, model, {k: v[:1] for k, v in batch.items()}))
-                    watches = [watch for block in blocks for watch in block.watches()] + residuals
-                on_attention = inspection.on_attention if seen else None
-                inspection.begin(batch)
-                with (
-                    record(model, inspection.on_site, on_attention, watches=watches),
-                    _watch_final_norm(model, inspection, len(blocks)),
-                ):
-                    _forward(model, batch)
-                progress(inspection.sequences)
-    finally:
-        model.train(was_training)
+    inspection = Inspection(TokenNames(token_text, frozenset(special_tokens)), picture_sequences)
+    with in_eval_mode(model), with_cores(model) as seen, torch.no_grad():
+        watches: list[Watch] | None = None
+        residuals: list[Watch] = []
+        for batch in batches:
+            if watches is None:
+                residuals = find_residuals(blocks, partial(run, model, {k: v[:1] for k, v in batch.items()}))
+                watches = [watch for block in blocks for watch in block.watches()] + residuals
+            on_attention = inspection.on_attention if seen else None
+            inspection.begin(batch)
+            with (
+                record(model, inspection.on_site, on_attention, watches=watches),
+                _watch_final_norm(model, inspection, len(blocks)),
+            ):
+                run(model, batch)
+            progress(inspection.sequences)
     if not inspection.sequences:
         raise QuietformerError("there are no sequences to inspect; give some text or images")
     figures = _figures(model, inspection, printable(name), residuals, seen=seen)
@@ -245,23 +241,3 @@ def _watch_final_norm(model: nn.Module, inspection: Inspection, layer: int) -> I
     finally:
         if handle is not None:
             handle.remove()
-
-
-def _forward(model: PreTrainedModel, batch: dict[str, Tensor]) -> None:
-    try:
-        model(**fitting(model, batch))
-    except QuietformerError:
-        raise
-    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise QuietformerError(
-            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
-        ) from error
-
-
-def fitting(model: PreTrainedModel, batch: dict[str, Tensor]) -> dict[str, Any]:
-    """The batch on the model's device; encoder-decoders get their input as the decoder's as well."""
-    fitting: dict[str, Any] = {name: tensor.to(model.device) for name, tensor in batch.items()}
-    if model.config.is_encoder_decoder and "input_ids" in fitting:
-        fitting["decoder_input_ids"] = fitting["input_ids"]
-    return fitting

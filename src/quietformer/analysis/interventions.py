@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.analysis.inspect import fitting
 from quietformer.analysis.recorder import with_cores
 from quietformer.attention.inject import attention_cores
 from quietformer.families.layout import find_blocks
+from quietformer.forward import fitting
 
 MASKED_SHARE = 0.15
 

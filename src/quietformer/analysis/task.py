@@ -7,6 +7,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from quietformer.families.layout import output_embeddings
+
 TASKS = ("masked", "causal", "image", "classes", "embedding")
 
 
@@ -34,8 +36,4 @@ def _output_words(model: nn.Module) -> bool:
     """Whether the model takes tokens and ends in scores of tokens."""
     if not isinstance(model, PreTrainedModel) or model.main_input_name != "input_ids":
         return False
-    untyped: Any = model
-    try:
-        return untyped.get_output_embeddings() is not None
-    except (AttributeError, NotImplementedError):
-        return False
+    return output_embeddings(model) is not None

@@ -8,7 +8,30 @@ from typing import Any
 import typer
 
 from quietformer.cli.output import Steps, working
-from quietformer.cli.quantization import Options, command_line, open_source, quantize_model, shown, versions
+from quietformer.cli.quantization import (
+    ActsOption,
+    BatchSizeOption,
+    BitsOption,
+    CalibrationOption,
+    DatasetOption,
+    EvalTextsOption,
+    GateOption,
+    HeadOption,
+    ImagesOption,
+    KeepOption,
+    LengthOption,
+    Options,
+    PerChannelOption,
+    SequencesOption,
+    TextsOption,
+    TrustOption,
+    WeightsOption,
+    command_line,
+    open_source,
+    quantize_model,
+    shown,
+    versions,
+)
 from quietformer.cli.quantize import check_out
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
@@ -18,25 +41,21 @@ def export(
     context: typer.Context,
     model: str = typer.Argument(..., metavar="MODEL", help="A quantized folder, any other folder, a hub id or 'minilm'."),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
-    bits: str = typer.Option("w8a8", "--bits", metavar="WxAy", help="Bits of weights and activations, 2 to 16."),
-    weights: str = typer.Option("minmax", "--weights", metavar="ESTIMATOR", help="Range of weights: minmax, mse."),
-    acts: str = typer.Option(
-        "running-minmax", "--acts", metavar="ESTIMATOR", help="Range of activations; see quietformer quantize."
-    ),
-    per_channel: bool = typer.Option(False, "--per-channel", help="A scale for each output channel of a weight."),
-    keep: list[str] = typer.Option(
-        [], "--keep", metavar="PATTERN[=BITS]", help="Leave sites in floating point, or give them BITS."
-    ),
-    gate: bool = typer.Option(False, "--gate", help="Also quantize what gates give."),
-    head: bool = typer.Option(False, "--head", help="Also quantize the head."),
-    texts: Path | None = typer.Option(None, "--texts", metavar="FILE", help="Text, one paragraph a line."),
-    eval_texts: Path | None = typer.Option(None, "--eval-texts", metavar="FILE", help="Other text to evaluate on."),
-    dataset: str = typer.Option("", "--dataset", metavar="NAME", help="Texts of a dataset (hub name or folder)."),
-    images: Path | None = typer.Option(None, "--images", metavar="DIR", help="Images; class folders give labels."),
-    sequences: int = typer.Option(64, "--sequences", min=2, help="Sequences or images to check and evaluate on."),
-    calibration: int = typer.Option(16, "--calibration", min=1, help="Batches to calibrate on."),
-    batch_size: int = typer.Option(8, "--batch-size", min=1, help="Sequences at a time."),
-    length: int | None = typer.Option(None, "--length", min=3, help="Tokens of a sequence; 128, or as many as fit."),
+    bits: BitsOption = "w8a8",
+    weights: WeightsOption = "minmax",
+    acts: ActsOption = "running-minmax",
+    per_channel: PerChannelOption = False,
+    keep: KeepOption = None,
+    gate: GateOption = False,
+    head: HeadOption = False,
+    texts: TextsOption = None,
+    eval_texts: EvalTextsOption = None,
+    dataset: DatasetOption = "",
+    images: ImagesOption = None,
+    sequences: SequencesOption = 64,
+    calibration: CalibrationOption = 16,
+    batch_size: BatchSizeOption = 8,
+    length: LengthOption = None,
     weight_type: str = typer.Option(
         "auto", "--weight-type", metavar="TYPE",
         help="How weights are stored: uint8 is exact everywhere, int8 faster; auto takes int8 if it changed nothing here.",
@@ -46,14 +65,14 @@ def export(
     baselines: bool = typer.Option(False, "--baselines", help="Also what onnxruntime's own tools and SmoothQuant give."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is in OUT already."),
     json_path: Path | None = typer.Option(None, "--json", metavar="PATH", help="Also write the figures here."),
-    trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Run code that comes with the model."),
+    trust_remote_code: TrustOption = False,
 ) -> None:  # fmt: skip
     """Write MODEL to OUT as INT8 ONNX that agrees with the simulation, and measure it.
 
     A folder that `quietformer quantize --out` wrote is exported as it was calibrated; any other model is calibrated first.
     """
     options = Options(
-        bits, weights, acts, per_channel, keep, gate, head, texts, eval_texts, dataset, images, sequences, calibration,
+        bits, weights, acts, per_channel, keep or [], gate, head, texts, eval_texts, dataset, images, sequences, calibration,
         batch_size, length,
     )  # fmt: skip
     options.check()

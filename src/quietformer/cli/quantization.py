@@ -7,7 +7,9 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from quietformer.cli.output import Steps, working
 from quietformer.errors import QuietformerError
@@ -19,6 +21,45 @@ if TYPE_CHECKING:
     from quietformer.data.calibration import CalibrationData
     from quietformer.quant.plan import QuantPlan
     from quietformer.specs import QuantSpec
+
+BitsOption = Annotated[str, typer.Option("--bits", metavar="WxAy", help="Bits of weights and activations, 2 to 16.")]
+WeightsOption = Annotated[
+    str, typer.Option("--weights", metavar="ESTIMATOR", help="Range of weights: minmax, mse, percentile.")
+]
+ActsOption = Annotated[
+    str,
+    typer.Option(
+        "--acts", metavar="ESTIMATOR",
+        help="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
+    ),
+]  # fmt: skip
+PerChannelOption = Annotated[bool, typer.Option("--per-channel", help="A scale for each output channel of a weight.")]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep", metavar="PATTERN[=BITS]",
+        help="Leave sites in floating point, or give them BITS; e.g. '*.ffn_output=16'.",
+    ),
+]  # fmt: skip
+GateOption = Annotated[bool, typer.Option("--gate", help="Also quantize what gates give.")]
+HeadOption = Annotated[bool, typer.Option("--head", help="Also quantize the head.")]
+TextsOption = Annotated[Path | None, typer.Option("--texts", metavar="FILE", help="Text, one paragraph a line.")]
+EvalTextsOption = Annotated[
+    Path | None, typer.Option("--eval-texts", metavar="FILE", help="Other text to evaluate on.")
+]
+DatasetOption = Annotated[
+    str, typer.Option("--dataset", metavar="NAME", help="Texts of a dataset (hub name or folder).")
+]
+ImagesOption = Annotated[
+    Path | None, typer.Option("--images", metavar="DIR", help="Images; class folders give labels.")
+]
+SequencesOption = Annotated[int, typer.Option("--sequences", min=2, help="Sequences or images to evaluate on.")]
+CalibrationOption = Annotated[int, typer.Option("--calibration", min=1, help="Batches to calibrate on.")]
+BatchSizeOption = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time.")]
+LengthOption = Annotated[
+    int | None, typer.Option("--length", min=3, help="Tokens of a sequence; 128, or as many as fit.")
+]
+TrustOption = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
 BITS = re.compile(r"w([0-9]{1,2})a([0-9]{1,2})", re.IGNORECASE)
 

@@ -8,35 +8,52 @@ from typing import Any
 import typer
 
 from quietformer.cli.output import Steps, working
-from quietformer.cli.quantization import Options, Quantized, open_source, quantize_model, shown
+from quietformer.cli.quantization import (
+    ActsOption,
+    BatchSizeOption,
+    BitsOption,
+    CalibrationOption,
+    DatasetOption,
+    EvalTextsOption,
+    GateOption,
+    HeadOption,
+    ImagesOption,
+    KeepOption,
+    LengthOption,
+    Options,
+    PerChannelOption,
+    Quantized,
+    SequencesOption,
+    TextsOption,
+    TrustOption,
+    WeightsOption,
+    open_source,
+    quantize_model,
+    shown,
+)
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
 
 def quantize(
     model: str = typer.Argument(..., metavar="MODEL", help="A folder, a hub id or 'minilm'."),
-    bits: str = typer.Option("w8a8", "--bits", metavar="WxAy", help="Bits of weights and activations, 2 to 16."),
-    weights: str = typer.Option("minmax", "--weights", metavar="ESTIMATOR", help="Range of weights: minmax, mse, percentile."),
-    acts: str = typer.Option(
-        "running-minmax", "--acts", metavar="ESTIMATOR",
-        help="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
-    ),
-    per_channel: bool = typer.Option(False, "--per-channel", help="A scale for each output channel of a weight."),
+    bits: BitsOption = "w8a8",
+    weights: WeightsOption = "minmax",
+    acts: ActsOption = "running-minmax",
+    per_channel: PerChannelOption = False,
     seeds: int = typer.Option(3, "--seeds", min=1, help="How often to calibrate, each time on other batches."),
     search: bool = typer.Option(False, "--search", help="Choose the estimator for activations by trying them all."),
-    keep: list[str] = typer.Option(
-        [], "--keep", metavar="PATTERN[=BITS]", help="Leave sites in floating point, or give them BITS; e.g. '*.ffn_output=16'."
-    ),
-    gate: bool = typer.Option(False, "--gate", help="Also quantize what gates give."),
-    head: bool = typer.Option(False, "--head", help="Also quantize the head."),
-    texts: Path | None = typer.Option(None, "--texts", metavar="FILE", help="Text, one paragraph a line."),
-    eval_texts: Path | None = typer.Option(None, "--eval-texts", metavar="FILE", help="Other text to evaluate on."),
-    dataset: str = typer.Option("", "--dataset", metavar="NAME", help="Texts of a dataset (hub name or folder)."),
-    images: Path | None = typer.Option(None, "--images", metavar="DIR", help="Images; class folders give labels."),
-    sequences: int = typer.Option(64, "--sequences", min=2, help="Sequences or images to evaluate on."),
-    calibration: int = typer.Option(16, "--calibration", min=1, help="Batches to calibrate on."),
-    batch_size: int = typer.Option(8, "--batch-size", min=1, help="Sequences at a time."),
-    length: int | None = typer.Option(None, "--length", min=3, help="Tokens of a sequence; 128, or as many as fit."),
+    keep: KeepOption = None,
+    gate: GateOption = False,
+    head: HeadOption = False,
+    texts: TextsOption = None,
+    eval_texts: EvalTextsOption = None,
+    dataset: DatasetOption = "",
+    images: ImagesOption = None,
+    sequences: SequencesOption = 64,
+    calibration: CalibrationOption = 16,
+    batch_size: BatchSizeOption = 8,
+    length: LengthOption = None,
     plan_only: bool = typer.Option(False, "--plan", help="Only say what would be quantized, and what not and why."),
     sensitivity: bool = typer.Option(
         False, "--sensitivity", help="Also measure every site alone and all but every site (slow)."
@@ -45,11 +62,11 @@ def quantize(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a model that is in DIR already."),
     page: Path = typer.Option(Path("quantized.html"), "--page", metavar="PATH", help="The page to write, JSON beside it."),
     json_path: Path | None = typer.Option(None, "--json", metavar="PATH", help="Write the figures here instead."),
-    trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Run code that comes with the model."),
+    trust_remote_code: TrustOption = False,
 ) -> None:  # fmt: skip
     """Quantize MODEL in simulation, and say what it costs and which tensors are to blame."""
     options = Options(
-        bits, weights, acts, per_channel, keep, gate, head, texts, eval_texts, dataset, images, sequences, calibration,
+        bits, weights, acts, per_channel, keep or [], gate, head, texts, eval_texts, dataset, images, sequences, calibration,
         batch_size, length,
     )  # fmt: skip
     json_path = json_path or (None if plan_only else page.with_suffix(".json"))

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError
+from quietformer.forward import in_eval_mode
 from quietformer.quant.quantizer import marking
-from quietformer.quant.trace import in_eval_mode
 
 OPSET = 21
 """The first in which 16 bit integers can be quantized to."""

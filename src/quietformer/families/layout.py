@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -193,6 +194,22 @@ def final_norm(model: nn.Module) -> nn.Module | None:
             found: nn.Module = module
             return found
     return None
+
+
+def output_embeddings(model: nn.Module) -> nn.Module | None:
+    """What turns hidden states into scores of tokens, in models that have it and tell."""
+    untyped: Any = model
+    with contextlib.suppress(AttributeError, NotImplementedError):  # some raise for want of it
+        found: nn.Module | None = untyped.get_output_embeddings()
+        return found
+    return None
+
+
+def head_modules(model: Any) -> set[int]:
+    """Identities of the modules of the head: what lies outside the base model, and the output embeddings."""
+    base = model.base_model
+    outside = set() if base is model else {id(module) for module in model.modules()} - {id(m) for m in base.modules()}
+    return outside | {id(output_embeddings(model))}
 
 
 def _descend(module: nn.Module, path: str) -> nn.Module | None:

@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from quietformer.attention.inject import apply_attention_, attention_cores, remove_attention_
 from quietformer.errors import QuietformerError
+from quietformer.forward import in_eval_mode, run
 from quietformer.quant.place import place_, quantizers, remove_quantizers_, weight_of, write_sites_
 from quietformer.quant.plan import QuantPlan, make_plan
 from quietformer.quant.quantizer import Quantizer
-from quietformer.quant.trace import in_eval_mode, trace
+from quietformer.quant.trace import trace
 from quietformer.section import model_spec
 from quietformer.specs import AttentionSpec, EstimatorSpec, QuantizedSpec, QuantSpec
 
@@ -143,24 +144,6 @@ def floating_point(model: nn.Module) -> Iterator[None]:
     finally:
         for site, quantizer in quantizers(model).items():
             quantizer.mode = before[site]
-
-
-def run(model: PreTrainedModel, batch: Batch) -> Any:
-    """One forward pass on the model's device; encoder-decoders get their input as the decoder's as well."""
-    fitting: Batch = {
-        name: t.to(model.device) if isinstance(t, Tensor) else t for name, t in batch.items() if name != "labels"
-    }
-    if model.config.is_encoder_decoder and "input_ids" in fitting:
-        fitting.setdefault("decoder_input_ids", fitting["input_ids"])
-    try:
-        return model(**fitting)
-    except QuietformerError:
-        raise
-    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise QuietformerError(
-            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
-        ) from error
 
 
 def _is_weight(site: str) -> bool:

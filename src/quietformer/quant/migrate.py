@@ -8,7 +8,6 @@ projection. Groups are found by watching a forward pass, as the placement of qua
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -20,10 +19,12 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from quietformer.errors import QuietformerError
-from quietformer.quant.calibrate import Batch, run
+from quietformer.families.layout import head_modules
+from quietformer.forward import in_eval_mode, run
+from quietformer.quant.calibrate import Batch
 from quietformer.quant.place import quantizers
 from quietformer.quant.quantizer import Quantizer
-from quietformer.quant.trace import Step, Trace, in_eval_mode, trace
+from quietformer.quant.trace import Step, Trace, trace
 
 MIGRATION = "migration"
 """The buffer of a projection that its input is divided by."""
@@ -111,7 +112,7 @@ def _input_sites(seen: Trace, projection: Step) -> Iterator[str]:
 
 def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
     """Projections joined by what they read; one that is called several times joins all that it reads."""
-    head = _head(model)
+    head = head_modules(model)
     sources: dict[str, set[int]] = {}
     modules: dict[str, nn.Module] = {}
     for step in seen.steps:
@@ -135,16 +136,6 @@ def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | Non
     if step.kind != "norm" or sum(other.module is step.module for other in seen.steps) > 1:
         return None
     return step.module if all(seen.steps[reader].site in names for reader in step.readers) else None
-
-
-def _head(model: PreTrainedModel) -> set[int]:
-    """Modules outside the base model, and the output embeddings: they are not quantized, and often tied."""
-    base = model.base_model
-    inside = {id(module) for module in base.modules()}
-    outside = set() if base is model else {id(module) for module in model.modules()} - inside
-    with contextlib.suppress(AttributeError, NotImplementedError):
-        outside.add(id(model.get_output_embeddings()))  # type: ignore[no-untyped-call]
-    return outside
 
 
 def _largest_inputs(model: PreTrainedModel, modules: list[nn.Module], batches: list[Batch]) -> dict[int, Tensor]:

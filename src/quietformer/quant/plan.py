@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -15,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.layers import CORE
 from quietformer.errors import QuietformerError
-from quietformer.families.layout import find_blocks
+from quietformer.families.layout import find_blocks, head_modules
 from quietformer.quant.quantizer import Grid
 from quietformer.quant.trace import ACTIVATION_FUNCTIONS, COUNTED, MODULE_KINDS, PROJECTIONS, Step, Trace
 from quietformer.specs import QuantRule, QuantSpec
@@ -92,7 +90,7 @@ class _Planner:
         self.chosen: dict[str, Site] = {}
         self.refused: dict[str, str] = {}
         self.used_rules: set[QuantRule] = set()
-        self.outside = _head_test(model)
+        self.head = head_modules(model)
         self.shorts = short_names(model, seen)
         for index, step in enumerate(seen.steps):
             self._decide(index, step)
@@ -177,7 +175,7 @@ class _Planner:
     def _choose(self, name: str, role: Literal["weight", "activation"], step: Step, axis: int | None = None) -> None:
         if name in self.chosen or (name in self.refused and self.refused[name].startswith("rule ")):
             return
-        if self.outside(step) and not self.spec.head:
+        if step.module is not None and id(step.module) in self.head and not self.spec.head:
             self._refuse(name, "the head")
             return
         if role == "activation" and step.empty:
@@ -220,22 +218,6 @@ def _function(step: Step) -> bool:
 def _tap(step: Step) -> str:
     mark = f".{CORE}.taps."
     return step.site.rpartition(mark)[2] if mark in step.site else ""
-
-
-def _head_test(model: PreTrainedModel) -> Callable[[Step], bool]:
-    """Whether a step belongs to the head: what lies outside the base model, and the output embeddings."""
-    base = model.base_model
-    inside = {id(module) for module in base.modules()}
-    output: Any = None
-    with contextlib.suppress(AttributeError, NotImplementedError):
-        output = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-
-    def outside(step: Step) -> bool:
-        if step.module is None:
-            return False
-        return step.module is output or (base is not model and id(step.module) not in inside)
-
-    return outside
 
 
 def short_names(model: nn.Module, seen: Trace) -> dict[str, str]:

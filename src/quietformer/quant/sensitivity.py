@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError
+from quietformer.forward import run
 from quietformer.quant.affine import fake_quantize
-from quietformer.quant.calibrate import Batch, floating_point, run, set_mode_
+from quietformer.quant.calibrate import Batch, floating_point, set_mode_
 from quietformer.quant.place import quantizers, weight_of
 from quietformer.quant.plan import QuantPlan
 from quietformer.quant.quantizer import Quantizer

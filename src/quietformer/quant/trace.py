@@ -208,18 +208,6 @@ class _Watch(TorchFunctionMode):
         self._add(step, results)
 
 
-@contextlib.contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards every module is in the mode it was in, frozen parts included."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(False)
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def idea(module: nn.Module) -> str | None:
     """What a module is when it is one idea, whose insides are its own business."""
     name, home = type(module).__name__, type(module).__module__

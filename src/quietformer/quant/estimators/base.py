@@ -66,6 +66,18 @@ class WidestRange(RangeEstimator):
         return self.widest
 
 
+class ChannelRanges(WidestRange):
+    """One range a channel, found for each tensor as it comes, which for weights is all there is; the widest of several."""
+
+    def _observe(self, x: Tensor) -> None:
+        assert self.axis is not None
+        extremes(x, self.axis)  # refuses what is not finite
+        self._widen_(*self._ranges(channels(x, self.axis)))
+
+    def _ranges(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
 def wider(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """The range that covers both."""
     return torch.minimum(a[0], b[0]), torch.maximum(a[1], b[1])

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from quietformer.quant.affine import levels
-from quietformer.quant.estimators.base import RangeEstimator, WidestRange, channels, extremes
+from quietformer.quant.estimators.base import ChannelRanges, RangeEstimator, extremes
 from quietformer.quant.estimators.mse_binned import BinnedError
 from quietformer.quant.estimators.mse_rows import RowsError, RowsErrorAtBestZeroPoint
 from quietformer.quant.estimators.mse_search import ErrorOfSteps, best_steps
@@ -57,22 +57,19 @@ class MSEEstimator(RangeEstimator):
         return lo[0].to(self.device), hi[0].to(self.device)
 
 
-class ChannelMSEEstimator(WidestRange):
-    """Searches each tensor as it comes, which for weights is all there is; the widest range of several."""
+class ChannelMSEEstimator(ChannelRanges):
+    """Searches the rows some at a time."""
 
     def __init__(self, candidates: int, *, bits: int, symmetric: bool, axis: int) -> None:
         super().__init__(bits=bits, symmetric=symmetric, axis=axis)
         self.candidates = candidates
-        self.channel_axis = axis
 
-    def _observe(self, x: Tensor) -> None:
-        extremes(x, self.axis)
-        rows = channels(x, self.channel_axis)
+    def _ranges(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         parts = [
             least_error_of_rows(some, self.bits, self.symmetric, self.candidates)
             for some in torch.split(rows, max(1, ROWS_AT_ONCE // rows.shape[1]))
         ]
-        self._widen_(torch.cat([lo for lo, _ in parts]), torch.cat([hi for _, hi in parts]))
+        return torch.cat([lo for lo, _ in parts]), torch.cat([hi for _, hi in parts])
 
 
 def least_error_of_rows(rows: Tensor, bits: int, symmetric: bool, candidates: int) -> tuple[Tensor, Tensor]:

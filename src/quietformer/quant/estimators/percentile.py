@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from quietformer.quant.estimators.base import RangeEstimator, WidestRange, channels, extremes
+from quietformer.quant.estimators.base import ChannelRanges, RangeEstimator, extremes
 from quietformer.quant.histogram import Histogram
 from quietformer.specs import EstimatorSpec, estimators
 
@@ -32,18 +32,15 @@ class PercentileEstimator(RangeEstimator):
         return torch.tensor(lo, device=self.device), torch.tensor(hi, device=self.device)
 
 
-class ChannelPercentileEstimator(WidestRange):
-    """Exact for each tensor, which for weights is all there is; the widest of several."""
+class ChannelPercentileEstimator(ChannelRanges):
+    """Exact, between ranks."""
 
     def __init__(self, q: float, *, bits: int, symmetric: bool, axis: int) -> None:
         super().__init__(bits=bits, symmetric=symmetric, axis=axis)
         self.q = q
-        self.channel_axis = axis
 
-    def _observe(self, x: Tensor) -> None:
-        extremes(x, self.axis)
-        rows = channels(x, self.channel_axis)
-        self._widen_(-_upper_percentile(-rows, self.q), _upper_percentile(rows, self.q))
+    def _ranges(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return -_upper_percentile(-rows, self.q), _upper_percentile(rows, self.q)
 
 
 def _upper_percentile(rows: Tensor, q: float) -> Tensor:
