@@ -21,7 +21,7 @@ import huggingface_hub
 import transformers
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 
@@ -53,31 +53,49 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = N
 
     Without `processor`, the tokenizer files of the local folder the model came from are taken along.
     """
+    if isinstance(model, PreTrainedModel) and _is_plain(model):
+        raise QuietformerError("nothing of Quietformer is in this model; save it with model.save_pretrained")
+    write_folder(model, folder, processor=processor)
+
+
+def write_folder(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    processor: Any = None,
+    state_dict: dict[str, Tensor] | None = None,
+) -> None:
+    """As `save`, for a model that may have nothing of ours, or whose weights were gathered from several processes."""
     folder = Path(folder)
     if not isinstance(model, PreTrainedModel):
         raise QuietformerError(
             f"{type(model).__name__} is not a transformers model; save takes the model inside its wrapper"
         )
-    _check_described(model)
+    plain = _is_plain(model)
+    if not plain:
+        _check_described(model)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
         with whole_folder(folder, stale=STALE) as draft, quiet_transformers():
-            model.save_pretrained(draft)
-            _rename_weights(draft)
+            model.save_pretrained(draft, state_dict=state_dict)
+            if not plain:
+                _rename_weights(draft)
             copy_processor(model, processor, draft)
-            if not (draft / "README.md").exists() and not (folder / "README.md").exists():
+            if not plain and not (draft / "README.md").exists() and not (folder / "README.md").exists():
                 (draft / "README.md").write_text(_readme(model_spec(model)), encoding="utf-8")
     except SafetensorError as error:
         raise QuietformerError(f"cannot write {folder}: {_in_one_line(error)}") from error
+
+
+def _is_plain(model: PreTrainedModel) -> bool:
+    return model_spec(model) == ModelSpec() and not any(True for _ in attention_cores(model))
 
 
 def _check_described(model: PreTrainedModel) -> None:
     """What the section says must be what is in the model, or the folder would load as something else."""
     spec = model_spec(model)
     inside = {core.spec for _, core in attention_cores(model)}
-    if spec == ModelSpec() and not inside:
-        raise QuietformerError("nothing of Quietformer is in this model; save it with model.save_pretrained")
     if inside != ({spec.attention} if spec.attention is not None else set()):
         raise QuietformerError(
             f"the attention was applied to a part of this {type(model).__name__} only, which a folder cannot say; "

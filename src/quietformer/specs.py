@@ -15,9 +15,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from quietformer.errors import SpecError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from quietformer.attention.gates import Gate
     from quietformer.attention.normalizer import Normalizer
     from quietformer.quant.estimators.base import RangeEstimator
+    from quietformer.train.regularizers import Regularizer
 
 FORMAT_VERSION = 2
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
@@ -28,6 +31,8 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
     kind: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    """What an error calls a spec that has no kind; the class's name by default."""
 
     def __init__(self, /, *values: Any, **fields: Any) -> None:
         if values:
@@ -93,6 +98,14 @@ class EstimatorSpec(Spec):
         """A stream that takes tensors in and gives a range, one a channel of `axis` if there is one."""
 
 
+class RegularizerSpec(Spec):
+    """A term added to the training loss."""
+
+    @abstractmethod
+    def build(self, model: nn.Module) -> Regularizer:
+        """A regularizer attached to this model."""
+
+
 S = TypeVar("S", bound=Spec)
 
 
@@ -122,10 +135,10 @@ class Registry(Generic[S]):
 
     def __getitem__(self, name: str) -> type[S]:
         if name not in self._classes:
-            for other in (normalizers, gates, estimators):
+            for other in (normalizers, gates, estimators, regularizers):
                 if other is not self and name in other._registered:
                     raise SpecError(f"{name!r} is a {other.what}, not a {self.what}")
-            raise SpecError(f"unknown {self.what} {name!r}{_nearest(name, self._classes)}")
+            raise SpecError(f"unknown {self.what} {name!r}{nearest(name, self._classes)}")
         return self._classes[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -170,6 +183,7 @@ class Registry(Generic[S]):
 normalizers: Registry[NormalizerSpec] = Registry("normalizer", home="quietformer.attention")
 gates: Registry[GateSpec] = Registry("gate", home="quietformer.attention")
 estimators: Registry[EstimatorSpec] = Registry("range estimator", home="quietformer.quant")
+regularizers: Registry[RegularizerSpec] = Registry("regularizer", home="quietformer.train.regularizers")
 
 
 def _default_normalizer() -> NormalizerSpec:
@@ -258,16 +272,16 @@ class QuantSpec(Spec):
 class QuantizedSpec(Spec):
     """A quantized model: how it was asked for, and every site with its grid (`u8`, `s8`, `s8@0`)."""
 
-    spec: Annotated[QuantSpec, BeforeValidator(lambda value: _nested(QuantSpec, value))]
+    spec: Annotated[QuantSpec, BeforeValidator(lambda value: nested(QuantSpec, value))]
     sites: dict[str, str]
 
 
 class ModelSpec(Spec):
     """Everything Quietformer changed in a model: the section saved with it."""
 
-    attention: Annotated[AttentionSpec | None, BeforeValidator(lambda value: _nested(AttentionSpec, value))] = None
-    patch_norm: Annotated[PatchNormSpec | None, BeforeValidator(lambda value: _nested(PatchNormSpec, value))] = None
-    quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: _nested(QuantizedSpec, value))] = None
+    attention: Annotated[AttentionSpec | None, BeforeValidator(lambda value: nested(AttentionSpec, value))] = None
+    patch_norm: Annotated[PatchNormSpec | None, BeforeValidator(lambda value: nested(PatchNormSpec, value))] = None
+    quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
 
     def to_section(self) -> dict[str, Any]:
         return {"version": FORMAT_VERSION, **self.to_dict()}
@@ -293,7 +307,7 @@ def upgrade_section(section: Any) -> dict[str, Any]:
     return fields
 
 
-def _nested(cls: type[S], value: Any) -> S | None:
+def nested(cls: type[S], value: Any) -> S | None:
     if value is None or isinstance(value, cls):
         return value
     if isinstance(value, Mapping):
@@ -302,10 +316,14 @@ def _nested(cls: type[S], value: Any) -> S | None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     return value.to_dict() if isinstance(value, Spec) else value
 
 
-def _nearest(name: str, choices: Iterable[str]) -> str:
+def nearest(name: str, choices: Iterable[str]) -> str:
     names = sorted(choices)
     if not names:
         return "; it has none"
@@ -323,11 +341,11 @@ _RELATIONS = {
 
 def _one_line(cls: type[Spec], error: ValidationError) -> str:
     """`clipped_softmax: gamma must be <= 0, got 0.1`: the field, the value and what would be right."""
-    name = cls.kind or cls.__name__
+    name = cls.kind or cls.title or cls.__name__
     first = error.errors()[0]
     field = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
-        return f"{name} has no field {field!r}{_nearest(field, cls.model_fields)}"
+        return f"{name} has no field {field!r}{nearest(field, cls.model_fields)}"
     if first["type"] in _RELATIONS:
         sign, key = _RELATIONS[first["type"]]
         return f"{name}: {field} must be {sign} {first['ctx'][key]:g}, got {first['input']!r}"

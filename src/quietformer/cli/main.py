@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from quietformer.cli import convert, export, inspect, quantize, variants
+from quietformer.cli import convert, export, inspect, quantize, recipes, train, variants
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("inspect")(inspect.inspect)
 app.command("quantize")(quantize.quantize)
 app.command("export")(export.export)
 app.command("convert")(convert.convert)
+app.command("train")(train.train)
+app.command("recipes")(recipes.recipes)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,8 +8,11 @@ from typing import Self
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str, *, show: bool = True) -> Iterator[None]:
     """A spinner on standard error while something takes its time."""
+    if not show:
+        yield
+        return
     from rich.console import Console
     from rich.text import Text
 

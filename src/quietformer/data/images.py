@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from quietformer.errors import QuietformerError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
 
 
 def folder_images(folder: Path, *, count: int, size: int, channels: int) -> Tensor:
     """Up to `count` images of a folder and its subfolders, in order of name, scaled to size x size and to [-1, 1]."""
-    return _decoded(_image_paths(folder)[:count], size=size, channels=channels)
+    return _decoded(image_paths(folder)[:count], size=size, channels=channels)
 
 
 def labelled_folder_images(
     folder: Path, *, count: int, size: int, channels: int, label2id: Mapping[str, int] | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Up to `count` images, of all classes alike, and their labels; no labels if the subfolders are not the classes."""
-    paths = _image_paths(folder)
+    paths = image_paths(folder)
     by_class: dict[str, list[Path]] = {}
     for path in paths:
         by_class.setdefault(path.relative_to(folder).parts[0], []).append(path)
@@ -48,12 +52,16 @@ def _class_labels(names: list[str], label2id: Mapping[str, int] | None) -> dict[
     # A single folder is more likely a place for images than a class; an unequal number cannot be in the model's order.
     if len(names) < 2 or (known and len(names) != len(known)):
         return None
-    # "10" comes after "9", not after "1".
-    ordered = sorted(names, key=int) if all(name.isdecimal() for name in names) else names
-    return {name: label for label, name in enumerate(ordered)}
+    return {name: label for label, name in enumerate(class_order(names))}
 
 
-def _image_paths(folder: Path) -> list[Path]:
+def class_order(names: Iterable[str]) -> list[str]:
+    """By name, and numbers by value: "10" comes after "9", not after "1"."""
+    ordered = sorted(names)
+    return sorted(ordered, key=int) if all(name.isdecimal() for name in ordered) else ordered
+
+
+def image_paths(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise QuietformerError(f"{folder} is not a folder of images")
     paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
@@ -63,20 +71,26 @@ def _image_paths(folder: Path) -> list[Path]:
 
 
 def _decoded(paths: list[Path], *, size: int, channels: int) -> Tensor:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise QuietformerError("images are read with pillow; pip install quietformer[vision]") from None
     pixels = []
     for path in paths:
-        try:
-            with Image.open(path) as image:
-                small = image.convert("L" if channels == 1 else "RGB").resize((size, size))
-                data = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-            raise QuietformerError(f"{path} does not decode as an image: {error}") from None
+        small = open_image(path, channels=channels).resize((size, size))
+        data = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
         pixels.append(data.view(size, size, -1).permute(2, 0, 1).float() / 127.5 - 1)
     return torch.stack(pixels)
+
+
+def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Image.Image:
+    """An image decoded to grey (one channel) or RGB; `name` is what an error calls it, the path by default."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise QuietformerError("images are read with pillow; pip install quietformer[vision]") from None
+    try:
+        with Image.open(source) as image:
+            return image.convert("L" if channels == 1 else "RGB")
+    # An image that makes memory run out on purpose counts as damaged too.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise QuietformerError(f"{name or source} does not decode as an image: {error}") from None
 
 
 def digit_images(*, count: int, size: int, channels: int) -> tuple[Tensor, Tensor]:

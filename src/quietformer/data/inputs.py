@@ -9,7 +9,7 @@ from quietformer.errors import QuietformerError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 DEFAULT_LENGTH = 128
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "bpe.codes")
@@ -121,8 +121,9 @@ def tokenizer_of(source: str) -> Any:
         raise QuietformerError(f"{source} has no tokenizer that loads; save one into the folder") from None
 
 
-def image_size(model: PreTrainedModel) -> tuple[int, int]:
-    """Side and channels of the images the model takes."""
-    config = getattr(model.config, "vision_config", model.config)
+def image_size(model: PreTrainedModel | PreTrainedConfig) -> tuple[int, int]:
+    """Side and channels of the images a model takes, or one of this config would."""
+    whole = getattr(model, "config", model)
+    config: Any = getattr(whole, "vision_config", whole)
     size = getattr(config, "image_size", 224)
     return (size if isinstance(size, int) else size[0]), getattr(config, "num_channels", 3)

@@ -32,12 +32,8 @@ def read_texts(path: Path) -> list[str]:
 
 def dataset_texts(name: str, *, split: str = "train", column: str = "text") -> Iterator[str]:
     """The texts of a dataset by hub name or local folder, streamed."""
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise QuietformerError(
-            "datasets are read with the package 'datasets'; pip install quietformer[datasets]"
-        ) from None
+    from datasets import load_dataset
+
     try:
         rows = load_dataset(name, split=split, streaming=True)
         for row in rows:

@@ -1,0 +1,74 @@
+"""Rows made into batches: masks drawn by position, labels, padding."""
+
+# B sequences, T tokens
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quietformer.data.positions import MASKS, Row, generator
+from quietformer.data.tasks import IGNORED, MASKED_SHARE, REPLACED_SHARE
+from quietformer.errors import QuietformerError
+
+Collate = Callable[[list[Row]], dict[str, Tensor]]
+
+
+class CausalBatch:
+    """Every token is asked for; the model shifts its labels itself."""
+
+    def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
+        ids = torch.from_numpy(np.stack([row["input_ids"] for row in rows]).astype(np.int64))
+        return {"input_ids": ids, "labels": ids.clone()}
+
+
+class MaskedBatch:
+    """The share `probability` of tokens is asked for: 80 % hidden, 10 % replaced, 10 % left, by seed and position."""
+
+    def __init__(self, tokenizer: Any, *, vocabulary: int, probability: float, seed: int) -> None:
+        if tokenizer.mask_token_id is None:
+            raise QuietformerError("the tokenizer has no mask token, which a masked model needs; choose another")
+        special = np.zeros(vocabulary, dtype=bool)
+        special[[token for token in tokenizer.all_special_ids if token < vocabulary]] = True
+        self._special, self._ordinary = special, np.flatnonzero(~special)
+        self._mask_token, self._probability, self._seed = tokenizer.mask_token_id, probability, seed
+
+    def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
+        ids_BT = np.stack([row["input_ids"] for row in rows]).astype(np.int64)
+        draws = [generator(self._seed, MASKS, row["position"]).random((3, ids_BT.shape[1])) for row in rows]
+        chance_BT, how_BT, which_BT = np.stack(draws, axis=1)
+        asked_BT = (chance_BT < self._probability) & ~self._special[ids_BT]
+        labels_BT = np.where(asked_BT, ids_BT, IGNORED)
+        others_BT = self._ordinary[(which_BT * len(self._ordinary)).astype(np.int64)]
+        shown_BT = np.where(asked_BT & (how_BT < MASKED_SHARE + REPLACED_SHARE), others_BT, ids_BT)
+        shown_BT = np.where(asked_BT & (how_BT < MASKED_SHARE), self._mask_token, shown_BT)
+        return {"input_ids": torch.from_numpy(shown_BT), "labels": torch.from_numpy(labels_BT)}
+
+
+class PairBatch:
+    """Pairs of texts padded to one length, with their classes."""
+
+    def __init__(self, tokenizer: Any, length: int) -> None:
+        self._tokenizer, self._length = tokenizer, length
+
+    def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
+        batch = self._tokenizer.pad(
+            [{name: row[name] for name in row if name not in ("labels", "position")} for row in rows],
+            padding="max_length", max_length=self._length, return_tensors="pt",
+        )  # fmt: skip
+        return {**batch, "labels": torch.tensor([int(row["labels"]) for row in rows])}
+
+
+class ImageBatch:
+    """Pixels in [0, 1] and classes; the position of the first says how the batch is augmented."""
+
+    def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
+        return {
+            "pixel_values": torch.stack([row["pixel_values"] for row in rows]),
+            "labels": torch.tensor([row["labels"] for row in rows]),
+            "positions": torch.tensor([row["position"] for row in rows]),
+        }

@@ -1,0 +1,55 @@
+"""A tokenizer for a corpus nobody has made one for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from quietformer.errors import QuietformerError
+
+SPECIAL = {
+    "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
+    "bos_token": "[CLS]", "eos_token": "[SEP]",
+}  # fmt: skip
+"""One set for masked and causal models: what begins a text and what ends it go by both their names."""
+
+
+def train_tokenizer(texts: Iterable[str], *, vocabulary: int, characters: int) -> Any:
+    """A byte-level BPE trained on the first `characters` of the texts; every text it ever meets has tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(dict.fromkeys(SPECIAL.values())),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_first(texts, characters), trainer)
+    begin, end = SPECIAL["cls_token"], SPECIAL["sep_token"]
+    ids = [(token, tokenizer.token_to_id(token)) for token in (begin, end)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}", pair=f"{begin} $A {end} $B:1 {end}:1", special_tokens=ids
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)  # type: ignore[no-untyped-call]
+
+
+def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
+    size = 0
+    for text in texts:
+        if text.strip():
+            yield text
+            size += len(text)
+        if size >= characters:
+            return
+    if not size:
+        raise QuietformerError("there is no text to train a tokenizer on")
+
+
+def special_ids(tokenizer: Any) -> dict[str, int]:
+    """The ids a model's config is told of."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    return {name: value for name in names if (value := getattr(tokenizer, name, None)) is not None}

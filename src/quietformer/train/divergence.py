@@ -1,0 +1,92 @@
+"""Noticing that a run is lost, and saying where it broke."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from quietformer.errors import QuietformerError
+from quietformer.families.layout import find_blocks
+
+SMOOTHING = 0.95
+SETTLED = 20
+"""Steps before the smoothed loss is trusted."""
+
+
+class DivergenceError(QuietformerError):
+    """A run that is lost: the loss is not finite, or far above what it had been."""
+
+
+class LossWatch(TrainerCallback, ExportableState):
+    """The smoothed loss and its best; kept in checkpoints, so that a resumed run judges as an undisturbed one."""
+
+    def __init__(self, limit: float, smoothed: float | None = None, best: float | None = None, steps: int = 0) -> None:
+        self.limit, self.smoothed, self.best, self.steps = limit, smoothed, best, steps
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "args": {"limit": self.limit},
+            "attributes": {"smoothed": self.smoothed, "best": self.best, "steps": self.steps},
+        }
+
+    def exploded(self, loss: float) -> bool:
+        """Take in the loss of one step; whether the smoothed one is further above its best than allowed."""
+        self.steps += 1
+        self.smoothed = loss if self.smoothed is None else SMOOTHING * self.smoothed + (1 - SMOOTHING) * loss
+        if self.steps >= SETTLED:
+            self.best = self.smoothed if self.best is None else min(self.best, self.smoothed)
+        return self.best is not None and self.smoothed > self.best + self.limit
+
+
+def broken_layer(model: nn.Module, inputs: Mapping[str, Any]) -> str:
+    """Where it broke: the first weights that are not finite, else the first layer whose output is not."""
+    weights = next((name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())), None)
+    if weights is not None:
+        return f"the weights {weights} are not finite"
+    first: list[str] = []
+    handles = []
+    for name, module in model.named_modules():
+        if not any(True for _ in module.children()):
+
+            def watch(_: nn.Module, args: Any, output: Any, name: str = name) -> None:
+                tensors = output if isinstance(output, (tuple, list)) else [output]
+                if not first and any(isinstance(x, Tensor) and not bool(torch.isfinite(x).all()) for x in tensors):
+                    first.append(name)
+
+            handles.append(module.register_forward_hook(watch))
+    try:
+        with torch.no_grad():
+            model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return f"the first output that is not finite is that of {first[0]}" if first else "every layer's output is finite"
+
+
+def loudest_layer(model: nn.Module, inputs: Mapping[str, Any]) -> str:
+    """The block with the largest output, for a loss that is finite and yet lost."""
+    largest: dict[str, float] = {}
+    handles = []
+    for block in find_blocks(model):
+
+        def watch(_: nn.Module, args: Any, output: Any, name: str = block.name) -> None:
+            x = output[0] if isinstance(output, tuple) else output
+            largest[name] = max(largest.get(name, 0.0), float(x.abs().max()))
+
+        handles.append(block.module.register_forward_hook(watch))
+    try:
+        with torch.no_grad():
+            model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not largest:
+        return "no transformer block is known in this model"
+    name = max(largest, key=lambda name: largest[name] if math.isfinite(largest[name]) else math.inf)
+    return f"the largest activations, {largest[name]:.3g}, are those of {name}"

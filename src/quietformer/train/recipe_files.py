@@ -1,0 +1,160 @@
+"""Recipes as YAML: found by name or path, built on one another, changed from the command line, written back resolved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from quietformer.errors import SpecError
+from quietformer.files import write_text
+from quietformer.recipe import Recipe, is_path
+from quietformer.specs import nearest
+
+BUILT_IN = Path(__file__).parent.parent / "recipes"
+DEFAULT = "small/opt"
+EXCLUSIVE = (("training", "steps", "epochs"), ("schedule", "warmup_steps", "warmup_epochs"))
+"""Fields of a section of which one is given: naming one in a change takes the other back."""
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Safe, with two of YAML's traps removed: 1e-4 is a number here, and a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} twice", key.start_mark)
+                seen.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def built_in_recipes() -> list[str]:
+    """`paper/bert-base`, `small/opt`, ...; a name that begins with an underscore is only built upon."""
+    found = (path.relative_to(BUILT_IN) for path in BUILT_IN.glob("*/*.yaml") if not path.stem.startswith("_"))
+    return sorted(path.with_suffix("").as_posix() for path in found)
+
+
+def read_recipe(name: str, *, variant: str = "", changes: Iterable[str] = ()) -> Recipe:
+    """A recipe by built-in name or path, with a variant of it and `key=value` changes applied in this order."""
+    path = find_recipe(name)
+    fields = _read(path, seen=())
+    if variant:
+        fields = _with_variant(fields, variant, name)
+    for change in changes:
+        _apply(fields, *_split(change))
+    try:
+        return Recipe(**fields)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+
+
+def write_recipe(path: Path, recipe: Recipe) -> None:
+    """The resolved recipe, every field written out, so that later defaults cannot change it."""
+    write_text(path, f"# Resolved by quietformer: every field as it was run.\n{as_yaml(recipe)}")
+
+
+def as_yaml(recipe: Recipe) -> str:
+    text: str = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def find_recipe(name: str) -> Path:
+    path = Path(name) if is_path(name) else BUILT_IN / f"{name}.yaml"
+    if path.is_file():
+        return path
+    if is_path(name):
+        raise SpecError(f"{name} is not there; give a recipe file, or one of {', '.join(built_in_recipes())}")
+    hint = f", or {name}.yaml" if Path(f"{name}.yaml").is_file() else ""
+    raise SpecError(f"unknown recipe {name!r}{hint}{nearest(name, built_in_recipes())}")
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise SpecError(f"{path} extends itself, by way of {seen[-1].name}")
+    fields = _parse(path)
+    base = fields.pop("extends", None)
+    if base is None:
+        return fields
+    if not isinstance(base, str):
+        raise SpecError(f"{path}: extends names one recipe, got {base!r}")
+    beside = path.parent / base
+    below = _read(beside if is_path(base) and beside.is_file() else find_recipe(base), (*seen, path.resolve()))
+    return _merged(below, fields)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise SpecError(f"{path} must hold a mapping of fields, got {type(content).__name__}")
+    return {str(key): value for key, value in content.items()}
+
+
+def _with_variant(fields: dict[str, Any], variant: str, recipe: str) -> dict[str, Any]:
+    variants = fields.get("variants") or {}
+    if variant not in variants:
+        raise SpecError(f"{recipe} has no variant {variant!r}{nearest(variant, map(str, variants))}")
+    chosen = variants[variant] or {}
+    if not isinstance(chosen, dict) or not isinstance(chosen.get("set", {}), dict):
+        raise SpecError(f"{recipe}: variant {variant!r} must be a mapping with 'set' and 'paper'")
+    fields = dict(fields, name=f"{fields.get('name', Path(recipe).stem)}-{variant}", variants={})
+    if "paper" in chosen:
+        fields["paper"] = chosen["paper"]
+    for key, value in chosen.get("set", {}).items():
+        _apply(fields, str(key), value)
+    return fields
+
+
+def _split(change: str) -> tuple[str, Any]:
+    key, sign, text = change.partition("=")
+    if not sign or not key.strip():
+        raise SpecError(f"cannot read {change!r}; write KEY=VALUE, e.g. --set training.steps=100")
+    try:
+        return key.strip(), yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError:
+        raise SpecError(f"cannot read the value of {change!r}") from None
+
+
+def _apply(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set one dotted field, making the mappings on its way copies of their own."""
+    *way, last = key.split(".")
+    place = fields
+    for depth, step in enumerate(way):
+        below = place.get(step)
+        if below is not None and not isinstance(below, dict):
+            raise SpecError(f"cannot set {key}: {'.'.join(way[: depth + 1])} is {below!r}, not a mapping")
+        place[step] = dict(below or {})
+        place = place[step]
+    place[last] = value
+    for section, one, other in EXCLUSIVE:
+        if way == [section] and last in (one, other):
+            place.pop(other if last == one else one, None)
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section, field by field; a spec with a kind is replaced whole."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and "kind" not in old and "kind" not in value:
+            for section, one, other in EXCLUSIVE:
+                if key == section and (one in value or other in value):
+                    old = {name: item for name, item in old.items() if name not in (one, other)}
+            value = _merged(old, value)
+        result[key] = value
+    return result

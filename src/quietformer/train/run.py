@@ -1,0 +1,222 @@
+"""A recipe carried out: data, model, Trainer, and a folder that says all about it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PreTrainedModel, TrainingArguments
+
+from quietformer.analysis.bigram import bigram_perplexity
+from quietformer.analysis.inspect import inspect
+from quietformer.data.inputs import image_size
+from quietformer.data.training import TrainingData, collate_for, training_data
+from quietformer.errors import QuietformerError
+from quietformer.files import write_json
+from quietformer.recipe import Recipe
+from quietformer.sources import open_model
+from quietformer.train.arguments import set_sizes_, steps_of, training_arguments
+from quietformer.train.build import build_model
+from quietformer.train.callbacks import OutlierCallback, WarmupCallback
+from quietformer.train.checkpoints import clear_leftovers, last_checkpoint
+from quietformer.train.divergence import LossWatch
+from quietformer.train.model_config import make_config
+from quietformer.train.progress import ProgressCallback
+from quietformer.train.run_folder import (
+    FIGURES,
+    check_run,
+    check_space,
+    finished_figures,
+    only_writer,
+    start,
+    write_final_model,
+)
+from quietformer.train.schedule import warmup_steps
+from quietformer.train.trainer import QuietTrainer, unwritable
+
+INSPECTED = 64
+"""Validation examples whose activations are looked at when the run ends."""
+BIGRAM_SEQUENCES = 50_000
+"""Training sequences that are counted for the bigram model to compare with."""
+VERSIONS = ("quietformer", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors")
+
+
+def train(recipe: Recipe, run: Path, *, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """Train, or go on training, in a folder; gives the figures, which are also in the folder.
+
+    Started in several processes (torchrun, accelerate launch) they share the work; the first one writes.
+    """
+    check_run(run, recipe)
+    if (figures := finished_figures(run)) is not None:
+        say(f"{run} is finished; nothing to do")
+        return figures
+    arguments = training_arguments(recipe, run)
+    first = arguments.process_index == 0
+    with only_writer(run) if first else contextlib.nullcontext():
+        try:
+            return _train(recipe, run, arguments, say)
+        except OSError as error:
+            raise unwritable(run, error) from error
+
+
+def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callable[[str], None]) -> dict[str, Any]:
+    if arguments.process_index == 0:
+        start(run, recipe)
+        clear_leftovers(run)
+    if recipe.training.precision == "fp16" and not arguments.fp16:
+        say("fp16 needs a GPU; training in fp32 here")
+    say(f"reading {', '.join(source.name for source in recipe.data.train)}")
+    with arguments.main_process_first(desc="data"):  # the others find what the first has cached
+        data = training_data(recipe, run, image_shape=_image_shape(recipe))
+    steps = steps_of(recipe, data.examples)
+    set_sizes_(arguments, recipe, steps)
+    resumed = last_checkpoint(run)
+    model = _model(recipe, data, resumed)
+    if arguments.process_index == 0:
+        check_space(run, sum(parameter.numel() for parameter in model.parameters()), recipe.training.keep)
+    trainer, progress = _trainer(recipe, run, arguments, model, data, steps)
+    say(_summary(model, data, recipe, steps))
+    began, done = time.monotonic(), 0 if resumed is None else int(resumed.name.rpartition("-")[2])
+    try:
+        trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        seconds = time.monotonic() - began
+        metrics = trainer.evaluate()
+    finally:
+        progress.close()
+    return _finish(recipe, run, trainer, data, metrics, steps, (steps - done) / max(seconds, 1e-9), say)
+
+
+def _image_shape(recipe: Recipe) -> tuple[int, int]:
+    if recipe.task != "images":
+        return (0, 0)
+    return image_size(make_config(recipe))
+
+
+def _model(recipe: Recipe, data: TrainingData, resumed: Path | None) -> PreTrainedModel:
+    """As the recipe describes it, or as the checkpoint has it."""
+    from quietformer.data.tokenizers import special_ids
+
+    if resumed is not None:
+        return open_model(str(resumed))
+    return build_model(
+        recipe,
+        vocabulary=None if data.tokenizer is None else len(data.tokenizer),
+        labels=data.classes,
+        special_tokens=None if data.tokenizer is None else special_ids(data.tokenizer),
+    )
+
+
+def _trainer(
+    recipe: Recipe, run: Path, arguments: TrainingArguments, model: PreTrainedModel, data: TrainingData, steps: int
+) -> tuple[QuietTrainer, ProgressCallback]:
+    training = recipe.training
+    words = recipe.task in ("masked", "causal")
+    per_step = training.batch_size * (recipe.data.length if words else 1)
+    progress = ProgressCallback(words=words, unit="tokens" if words else data.described["unit"], per_step=per_step)
+    examples = data.examples or steps * training.batch_size
+    vocabulary = 0 if recipe.task == "images" else _vocabulary(model)
+    trainer = QuietTrainer(
+        model, arguments, recipe, run,
+        warmup=warmup_steps(recipe.schedule, examples / training.batch_size),
+        train_dataset=data.training_set(steps * training.batch_size, recipe.seed),
+        eval_dataset=data.validation_set(),
+        data_collator=collate_for(recipe, data, vocabulary, seed=recipe.seed),
+        processing_class=data.tokenizer,
+        callbacks=[WarmupCallback(), LossWatch(training.explosion), progress],
+    )  # fmt: skip
+    trainer.remove_callback(transformers.PrinterCallback)
+    if training.outliers_every and not training.compile:
+        OutlierCallback(every=training.outliers_every).attach_(trainer)
+    return trainer, progress
+
+
+def _summary(model: PreTrainedModel, data: TrainingData, recipe: Recipe, steps: int) -> str:
+    size = sum(parameter.numel() for parameter in model.parameters())
+    amount = "a stream" if data.examples is None else f"{data.examples:,} {data.described['unit']}"
+    epochs = "" if not data.examples else f" ({steps * recipe.training.batch_size / data.examples:.2g} epochs)"
+    return (
+        f"{recipe.name}: {type(model).__name__}, {size / 1e6:.2f}M parameters, {recipe.attention.label}; {amount}, "
+        f"{steps:,} steps of {recipe.training.batch_size}{epochs}"
+    )
+
+
+def _finish(
+    recipe: Recipe, run: Path, trainer: QuietTrainer, data: TrainingData, metrics: dict[str, float], steps: int,
+    steps_per_second: float, say: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    """The model into the run folder, looked at once more, and the figures beside it."""
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    state = trainer.accelerator.get_state_dict(trainer.model) if sharded else None
+    figures = {
+        "kind": "train",
+        "recipe": recipe.name,
+        "attention": recipe.attention.label,
+        "seed": recipe.seed,
+        "steps": steps,
+        "data": data.described,
+        "validation": {name.removeprefix("eval_"): value for name, value in metrics.items() if _is_measure(name)},
+        "steps_per_second": steps_per_second,
+        "processes": trainer.args.world_size,
+        "paper": recipe.paper,
+        "log": trainer.state.log_history,
+        "versions": {name: importlib.metadata.version(name) for name in VERSIONS}
+        | {"python": platform.python_version()},
+        "command": ["quietformer", *sys.argv[1:]],
+    }
+    if trainer.args.process_index == 0:
+        say("writing the model and looking at it")
+        write_final_model(trainer._inner(), run, data.tokenizer, state)
+        model = open_model(str(run))
+        figures["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        figures["outliers"] = _headline(model, trainer)
+        figures |= _bigram(recipe, data, model)
+        write_json(run / FIGURES, figures)
+    trainer.accelerator.wait_for_everyone()
+    return figures
+
+
+def _is_measure(name: str) -> bool:
+    return name in ("eval_nll", "eval_perplexity", "eval_accuracy")
+
+
+def _headline(model: PreTrainedModel, trainer: QuietTrainer) -> dict[str, Any]:
+    """Infinity norm and kurtosis as the paper defines them, on validation data."""
+    rows: Any = trainer.eval_dataset
+    collate: Any = trainer.data_collator
+    batches = []
+    for begin in range(0, min(INSPECTED, len(rows)), 8):
+        batch = collate([rows[index] for index in range(begin, min(begin + 8, INSPECTED, len(rows)))])
+        if "pixel_values" in batch:
+            batch["pixel_values"] = batch["pixel_values"] * 2 - 1
+        batches.append({name: value for name, value in batch.items() if name not in ("labels", "positions")})
+    try:
+        headline: dict[str, Any] = inspect(model, batches).figures["headline"]
+    except QuietformerError as error:  # a family whose blocks are not known trains all the same
+        return {"unknown": str(error)}
+    return headline
+
+
+def _bigram(recipe: Recipe, data: TrainingData, model: PreTrainedModel) -> dict[str, float]:
+    """What a table of pairs makes of the same validation text."""
+    if recipe.task not in ("masked", "causal") or data.examples is None:
+        return {}
+    count = min(BIGRAM_SEQUENCES, data.examples)
+    rows: Any = data.rows
+    chunks = (range(begin, min(begin + 1000, count)) for begin in range(0, count, 1000))
+    train = [row["input_ids"] for chunk in chunks for row in rows.take(chunk, None)]
+    asked = [row["input_ids"] for row in data.validation.take(range(len(data.validation)), None)]
+    never = data.tokenizer.all_special_ids if recipe.task == "masked" else ()
+    found = bigram_perplexity(train, asked, vocabulary=_vocabulary(model), never_asked=never)
+    return {"bigram_perplexity": found}
+
+
+def _vocabulary(model: PreTrainedModel) -> int:
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])

@@ -1,0 +1,116 @@
+"""The folder of a run: which recipe it belongs to, who is writing into it, and whether it is finished."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from quietformer.checkpoint import STALE, write_folder
+from quietformer.errors import QuietformerError
+from quietformer.recipe import Recipe
+from quietformer.train.recipe_files import read_recipe, write_recipe
+
+RECIPE, FIGURES = "recipe.yaml", "figures.json"
+
+
+def recipe_in(run: Path) -> Recipe | None:
+    """The recipe a run was started with."""
+    return read_recipe(str(run / RECIPE)) if (run / RECIPE).is_file() else None
+
+
+def check_run(run: Path, recipe: Recipe) -> None:
+    """Whether this recipe may be run there: a new folder, an empty one, or one that holds the same run."""
+    if run.exists() and not run.is_dir():
+        raise QuietformerError(f"{run} is a file; --out takes a folder")
+    there = recipe_in(run)
+    if there is None:
+        if run.is_dir() and any(entry for entry in run.iterdir() if entry.name != LOCK):
+            raise QuietformerError(f"{run} is there already and is not a training run; choose another --out")
+        return
+    if there != recipe:
+        key, old, new = next(_differences(there.to_dict(), recipe.to_dict()))
+        raise QuietformerError(
+            f"{run} holds a run of another recipe ({key}: {old!r} there, {new!r} here); choose another --out, or give no "
+            "recipe to go on with the one that is there"
+        )
+
+
+def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in (*old, *(key for key in new if key not in old)):
+            yield from _differences(old.get(key), new.get(key), f"{way}.{key}" if way else str(key))
+    elif old != new:
+        yield way, old, new
+
+
+def start(run: Path, recipe: Recipe) -> None:
+    if not (run / RECIPE).is_file():
+        write_recipe(run / RECIPE, recipe)
+
+
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def only_writer(run: Path) -> Iterator[None]:
+    """One process at a time writes into a run; the lock goes with the process, however it ends."""
+    run.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # no such locks here
+        yield
+        return
+    with (run / LOCK).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise QuietformerError(
+                f"another process is training in {run}; wait for it, or choose another --out"
+            ) from None
+        yield
+    (run / LOCK).unlink(missing_ok=True)
+
+
+def check_space(run: Path, parameters: int, keep: int) -> None:
+    """Whether the checkpoints will fit, to be asked before the work rather than after."""
+    needed = 4 * parameters * (3 * (keep + 1) + 1)
+    free = shutil.disk_usage(run).free
+    if free < needed:
+        raise QuietformerError(
+            f"{run} has {free / 1e9:.2f} GB of disk space left and the run needs {needed / 1e9:.2f} GB ({keep + 1} "
+            "checkpoints and the model); make room, or set training.keep=1"
+        )
+
+
+def finished_figures(run: Path) -> dict[str, Any] | None:
+    """The figures of a run that has ended."""
+    try:
+        figures = json.loads((run / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return figures if isinstance(figures, dict) and (run / "config.json").is_file() else None
+
+
+def write_final_model(
+    model: PreTrainedModel, run: Path, processor: Any, state_dict: dict[str, Tensor] | None = None
+) -> None:
+    """The trained model as files of the run folder itself, config.json last: without it nobody takes it for a model."""
+    draft = run / ".model"
+    shutil.rmtree(draft, ignore_errors=True)
+    write_folder(model, draft, processor=processor, state_dict=state_dict)
+    (run / "config.json").unlink(missing_ok=True)
+    for pattern in STALE:
+        for stale in run.glob(pattern):
+            stale.unlink()
+    files = sorted(draft.iterdir(), key=lambda path: path.name == "config.json")
+    for path in files:
+        os.replace(path, run / path.name)
+    draft.rmdir()
