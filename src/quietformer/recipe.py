@@ -150,7 +150,7 @@ class OptimizerRecipe(Spec):
     """AdamW, or whatever else the Trainer knows."""
 
     title: ClassVar[str] = "optimizer"
-    name: str = Field(default="adamw_torch", description="an optimizer of the Hugging Face Trainer")
+    name: str = Field(default="adamw_torch_fused", description="an optimizer of the Hugging Face Trainer")
     learning_rate: float = Field(default=1e-3, gt=0)
     gate_factor: float = Field(default=1.0, gt=0, description="the gates' learning rate is this times the others'")
     betas: Pair = (0.9, 0.999)

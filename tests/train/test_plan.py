@@ -177,6 +177,13 @@ def test_time_of_the_whole_comes_from_layer_and_rest_by_difference():
     assert speed.update_seconds(2400) == pytest.approx(2.4)
 
 
+def test_noise_cannot_make_a_layer_free_or_the_whole_run_endless():
+    share = 30 / 65  # of the operations that a layer does in the copy with two
+    for one in (1.0, 7.99, 9.0):
+        speed = Speed(1, "fp32", Timing(one, 0.1, 35, 100), Timing(8.0, 0.2, 65, 200))
+        assert 8 * share / 2 <= speed.layer_seconds <= 4.0
+
+
 def test_a_measured_plan_estimates_time_and_prints_and_writes_itself(monkeypatch):
     seen = []
     found = plan(recipe(), progress=lambda what, done, total: seen.append(what))

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 
 from quietformer.errors import SpecError
+from quietformer.families.layout import find_blocks
 from quietformer.recipe import Recipe
 from quietformer.specs import nearest
 from quietformer.train.checkpoints import FOLDER
@@ -99,6 +100,18 @@ def set_sizes_(arguments: TrainingArguments, recipe: Recipe, steps: int) -> None
     arguments.per_device_train_batch_size = micro
     arguments.per_device_eval_batch_size = recipe.trainer.get("per_device_eval_batch_size", micro)
     arguments.gradient_accumulation_steps = times
+
+
+def shard_blocks_(arguments: TrainingArguments, model: PreTrainedModel) -> None:
+    """With FSDP, shard block by block unless the recipe says otherwise.
+
+    transformers' own choice also shards the embeddings apart, and then the head that is tied to them cannot be.
+    """
+    options = arguments.fsdp_plugin_args
+    if options is not None and "transformer_cls_names_to_wrap" not in options:
+        blocks = sorted({type(block.module).__name__ for block in find_blocks(model)})
+        if blocks:
+            options["transformer_cls_names_to_wrap"] = ",".join(blocks)
 
 
 def steps_of(recipe: Recipe, examples: int | None) -> int:

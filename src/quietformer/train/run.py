@@ -22,7 +22,7 @@ from quietformer.errors import QuietformerError
 from quietformer.files import write_json
 from quietformer.recipe import Recipe
 from quietformer.sources import open_model
-from quietformer.train.arguments import set_sizes_, steps_of, training_arguments
+from quietformer.train.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
 from quietformer.train.build import build_model
 from quietformer.train.callbacks import OutlierCallback, WarmupCallback
 from quietformer.train.checkpoints import clear_leftovers, last_checkpoint
@@ -78,10 +78,11 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
     steps = steps_of(recipe, data.examples)
     set_sizes_(arguments, recipe, steps)
     resumed = last_checkpoint(run)
-    model = _model(recipe, data, resumed)
+    model = open_or_build(recipe, data, resumed)
+    shard_blocks_(arguments, model)
     if arguments.process_index == 0:
         check_space(run, sum(parameter.numel() for parameter in model.parameters()), recipe.training.keep)
-    trainer, progress = _trainer(recipe, run, arguments, model, data, steps)
+    trainer, progress = make_trainer(recipe, run, arguments, model, data, steps)
     say(_summary(model, data, recipe, steps))
     began, done = time.monotonic(), 0 if resumed is None else int(resumed.name.rpartition("-")[2])
     try:
@@ -99,7 +100,7 @@ def _image_shape(recipe: Recipe) -> tuple[int, int]:
     return image_size(make_config(recipe))
 
 
-def _model(recipe: Recipe, data: TrainingData, resumed: Path | None) -> PreTrainedModel:
+def open_or_build(recipe: Recipe, data: TrainingData, resumed: Path | None) -> PreTrainedModel:
     """As the recipe describes it, or as the checkpoint has it."""
     from quietformer.data.tokenizers import special_ids
 
@@ -113,7 +114,7 @@ def _model(recipe: Recipe, data: TrainingData, resumed: Path | None) -> PreTrain
     )
 
 
-def _trainer(
+def make_trainer(
     recipe: Recipe, run: Path, arguments: TrainingArguments, model: PreTrainedModel, data: TrainingData, steps: int
 ) -> tuple[QuietTrainer, ProgressCallback]:
     training = recipe.training
@@ -152,8 +153,7 @@ def _finish(
     steps_per_second: float, say: Callable[[str], None],
 ) -> dict[str, Any]:  # fmt: skip
     """The model into the run folder, looked at once more, and the figures beside it."""
-    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    state = trainer.accelerator.get_state_dict(trainer.model) if sharded else None
+    state = trainer.whole_state()
     figures = {
         "kind": "train",
         "recipe": recipe.name,
@@ -177,6 +177,7 @@ def _finish(
         figures["parameters"] = sum(parameter.numel() for parameter in model.parameters())
         figures["outliers"] = _headline(model, trainer)
         figures |= _bigram(recipe, data, model)
+        clear_leftovers(run)
         write_json(run / FIGURES, figures)
     trainer.accelerator.wait_for_everyone()
     return figures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import torch
-from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Recipe
@@ -20,7 +18,7 @@ from quietformer.train.footprint import autocast, example_inputs, fake_, trace
 BUDGET = 60.0
 """Seconds that measuring may take, about."""
 TIMED = 3
-"""Steps at most, after one that is not timed."""
+"""Steps of each copy at most, after one that is not timed."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,9 @@ class Speed:
 
     @property
     def layer_seconds(self) -> float:
-        """By difference; where noise swallows it, by operations."""
-        difference = self.two.passes - self.one.passes
-        return difference if 0 < difference <= self.one.passes else self.two.passes * self.layer_flops / self.two.flops
+        """By difference, as far as that is near what its share of the operations would take: the rest is noise."""
+        share = self.two.passes * self.layer_flops / self.two.flops
+        return min(max(self.two.passes - self.one.passes, share / 2), share * 2, self.two.passes / 2)
 
     def pass_seconds(self, flops: int) -> float:
         """Of a whole model that takes so many operations at the measured micro batch."""
@@ -79,16 +77,19 @@ def measure(
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"precision": precision})})
     given: dict[str, Any] = {"vocabulary": vocabulary, "labels": labels}
     batch = _fitting_batch(recipe, micro, given, device, budget)
-    timings = []
-    for layers in (1, 2):
-        progress(f"timing a copy with {layers} layer{'s' * (layers > 1)}", layers - 1, 2)
-        flops = _footprint(recipe, layers, given, batch)[0]
-        with torch.device(device):
-            model = build_shape(recipe, layers=layers, **given)
-        passes, update = _time(model, recipe, batch, device, budget / 2)
-        timings.append(Timing(passes, update, flops, sum(p.numel() for p in model.parameters())))
-        del model
-    progress("timing", 2, 2)
+    copies = [_Copy(recipe, layers, given, batch, device) for layers in (1, 2)]
+    begin, last = time.perf_counter(), 0.0
+    for done in range(TIMED + 1):
+        # By turns, so that a machine which is slow for a while is slow for both.
+        if done > 1 and time.perf_counter() - begin + last > budget:
+            break
+        progress("timing copies with one layer and with two", done, TIMED + 1)
+        start = time.perf_counter()
+        for copy in copies:
+            copy.step()
+        last = time.perf_counter() - start
+    timings = [copy.timing() for copy in copies]
+    progress("timing copies with one layer and with two", TIMED + 1, TIMED + 1)
     if timings[1].flops <= timings[0].flops:
         raise QuietformerError("two layers take no more operations than one, so the time of a layer cannot be measured")
     return Speed(batch, precision, *timings)
@@ -101,8 +102,8 @@ def _footprint(recipe: Recipe, layers: int, given: dict[str, Any], batch: int) -
     fake_(model)
     checkpointing = recipe.training.gradient_checkpointing
     found = trace(model, recipe, batch)
-    # Weights, gradients and two moments, and as much again as is saved for what comes and goes.
-    needed = 16 * sum(p.numel() for p in model.parameters()) + 2 * found.activations(checkpointing)
+    # Weights, gradients and two moments, of the other copy too; as much again as is saved for what comes and goes.
+    needed = 2 * 16 * sum(p.numel() for p in model.parameters()) + 2 * found.activations(checkpointing)
     return found.flops(checkpointing), needed
 
 
@@ -132,31 +133,37 @@ def _product_rate(device: str) -> float:
     return float(2 * n**3 / min(seconds))
 
 
-def _time(model: PreTrainedModel, recipe: Recipe, batch: int, device: str, budget: float) -> tuple[float, float]:
-    """Median seconds of forward and backward, and of the optimizer's step."""
-    model.train()
-    if recipe.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.optimizer.learning_rate, fused="fused" in recipe.optimizer.name or None
-    )
-    inputs = example_inputs(model, recipe, batch, device)
-    passes: list[float] = []
-    updates: list[float] = []
-    begin = time.perf_counter()
-    while len(passes) <= TIMED and (len(passes) < 2 or time.perf_counter() - begin + passes[-1] < budget):
+class _Copy:
+    """A shrunk model with its optimizer, and how long its steps took."""
+
+    def __init__(self, recipe: Recipe, layers: int, given: dict[str, Any], batch: int, device: str) -> None:
+        self.recipe, self.device = recipe, device
+        self.flops = _footprint(recipe, layers, given, batch)[0]
+        with torch.device(device):
+            self.model = build_shape(recipe, layers=layers, **given).train()
+        if recipe.training.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable()
+        fused = "fused" in recipe.optimizer.name or None
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.optimizer.learning_rate, fused=fused)
+        self.inputs = example_inputs(self.model, recipe, batch, device)
+        self.seconds: list[tuple[float, float]] = []
+
+    def step(self) -> None:
         start = time.perf_counter()
-        with autocast(recipe, device):
-            loss = model(**inputs).loss
+        with autocast(self.recipe, self.device):
+            loss = self.model(**self.inputs).loss
         loss.backward()
-        _wait(device)
+        _wait(self.device)
         middle = time.perf_counter()
-        optimizer.step()
-        optimizer.zero_grad()
-        _wait(device)
-        passes.append(middle - start)
-        updates.append(time.perf_counter() - middle)
-    return statistics.median(passes[1:]), statistics.median(updates[1:])
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        _wait(self.device)
+        self.seconds.append((middle - start, time.perf_counter() - middle))
+
+    def timing(self) -> Timing:
+        """The fastest step: what else the machine does can only slow it. The first one is still setting up."""
+        passes, updates = zip(*self.seconds[1:], strict=True)
+        return Timing(min(passes), min(updates), self.flops, sum(p.numel() for p in self.model.parameters()))
 
 
 def _wait(device: str) -> None:

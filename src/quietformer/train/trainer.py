@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import DistributedType
+from accelerate.utils import FullyShardedDataParallelPlugin
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -28,6 +31,7 @@ from quietformer.recipe import Recipe
 from quietformer.train.checkpoints import FOLDER, STAGING, clear_leftovers, keep_last, last_checkpoint, publish
 from quietformer.train.divergence import DivergenceError, LossWatch, broken_layer, loudest_layer
 from quietformer.train.schedule import rate_factor
+from quietformer.train.sharding import embeddings_in_root, gathered, sharded_optimizer_state
 from quietformer.train.state_files import random_states, read_tree, set_random_states, write_tree
 
 OPTIMIZER, SCHEDULER, SCALER = "optimizer.safetensors", "scheduler.safetensors", "scaler.safetensors"
@@ -59,6 +63,19 @@ class QuietTrainer(Trainer):
             model=model, args=arguments, compute_loss_func=self._loss, compute_metrics=_metrics(recipe.task), **rest
         )
         self._regularizers = [spec.build(model) for spec in recipe.regularizers]
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Accelerate shards over GPUs alone and is silent about it elsewhere; torch shards over CPU processes as well."""
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        if self.args.fsdp and not self.is_fsdp_enabled and state.distributed_type == DistributedType.MULTI_CPU:
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            state.distributed_type = DistributedType.FSDP
+            self.is_fsdp_enabled = True
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        with embeddings_in_root(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
+            return super()._prepare_for_training(*args, **kwargs)
 
     # The data comes in the order it is to be taken in.
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -224,23 +241,38 @@ class QuietTrainer(Trainer):
             folder = Path(output_dir or self._get_output_dir(None))
             write_folder(self._inner(), folder, processor=self.processing_class, state_dict=state_dict)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if not self.is_fsdp_enabled:
+            return super().save_model(output_dir, _internal_call)
+        state = self.whole_state()
+        return self._save(output_dir, state)
+
+    def whole_state(self) -> dict[str, Tensor] | None:
+        """Every weight on the first process, if they are shared among several; all processes must ask."""
+        if not self.is_fsdp_enabled:
+            return None
+        state: dict[str, Tensor] = gathered(self.model.state_dict(), keep=self.args.should_save)
+        return state
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Sharded models take their weights now; others were opened from the checkpoint, by the names it has on disk."""
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        """The model was opened from the checkpoint, by the names it has on disk, before it was wrapped or sharded."""
+        if self.is_deepspeed_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if self.is_deepspeed_enabled:
             return super()._save_optimizer_and_scheduler(output_dir)
+        state = gathered(self.optimizer.state_dict(), keep=self.args.should_save)
         if self.args.should_save:
-            write_tree(Path(output_dir) / OPTIMIZER, self.optimizer.state_dict())
+            write_tree(Path(output_dir) / OPTIMIZER, state)
             write_tree(Path(output_dir) / SCHEDULER, self.lr_scheduler.state_dict())
         return None
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if checkpoint is None or self.is_deepspeed_enabled:
             return super()._load_optimizer_and_scheduler(checkpoint)
-        self.optimizer.load_state_dict(read_tree(Path(checkpoint) / OPTIMIZER))
+        state = read_tree(Path(checkpoint) / OPTIMIZER)
+        self.optimizer.load_state_dict(sharded_optimizer_state(state, self.optimizer))
         self.lr_scheduler.load_state_dict(read_tree(Path(checkpoint) / SCHEDULER))
         return None
 

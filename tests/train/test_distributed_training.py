@@ -1,0 +1,74 @@
+"""Two processes: the same losses as one with the same batch, and models sharded between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from tests.train.recipes import tiny, write_prose
+
+OURS = {"normalizer": "clipped_softmax(alpha=2, warmup_steps=8)", "gate": "linear(pi_init=0.5)"}
+
+
+def run(recipe, out, processes, *changes):
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        processes,
+        "--master-port",
+        29500 + os.getpid() % 1000,
+    ]
+    command = [sys.executable, *launcher, "-m", "quietformer", "train", recipe, "--out", out]
+    for change in changes:
+        command += ["--set", change]
+    environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((out / "figures.json").read_text())
+
+
+def losses(figures):
+    return [row["loss"] for row in figures["log"] if "loss" in row]
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    fields = tiny(
+        "masked", write_prose(tmp_path / "text.txt"), attention=OURS, model={"dropout": 0.0},
+        training={"steps": 12, "batch_size": 8, "save_every": 4, "log_every": 1},
+    )  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(fields))
+    return tmp_path / "recipe.yaml"
+
+
+def test_two_processes_have_the_losses_of_one(recipe, tmp_path):
+    one, two = run(recipe, tmp_path / "one", 1), run(recipe, tmp_path / "two", 2)
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    assert two["validation"]["nll"] == pytest.approx(one["validation"]["nll"], rel=1e-5)
+    ours, theirs = (load_file(tmp_path / name / "quietformer.safetensors") for name in ("one", "two"))
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_sharded_model_trains_saves_loads_and_goes_on(recipe, tmp_path):
+    one = run(recipe, tmp_path / "one", 1)
+    sharded = run(recipe, tmp_path / "sharded", 2, "trainer.fsdp=true")
+    assert losses(sharded) == pytest.approx(losses(one), rel=1e-5)
+    whole = load_file(tmp_path / "sharded" / "quietformer.safetensors")
+    # Back to the checkpoint of step 8, and on from there.
+    for path in ("figures.json", "config.json", "quietformer.safetensors"):
+        (tmp_path / "sharded" / path).unlink()
+    (tmp_path / "sharded" / "checkpoints" / "checkpoint-12").rename(tmp_path / "put-aside")
+    again = run(recipe, tmp_path / "sharded", 2, "trainer.fsdp=true")
+    assert losses(again) == losses(sharded)
+    for name, value in load_file(tmp_path / "sharded" / "quietformer.safetensors").items():
+        assert torch.equal(value, whole[name]), name
