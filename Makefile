@@ -8,7 +8,7 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo families bench tables clean
+.PHONY: help setup test check browser demo families bench paper tables clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,10 @@ bench: $(READY) ## what things cost, as ratios against doing without
 	$(PY) benchmarks/simulation.py
 	$(PY) benchmarks/range_search.py --json results/range_search.json
 	$(PY) benchmarks/integer_products.py
+	$(PY) benchmarks/training.py --json results/training_steps.json
+
+paper: $(READY) ## two steps of the paper's recipes at full size, where memory allows; writes results/paper_steps.json
+	$(PY) -m tools.paper_steps
 
 tables: $(READY) ## quantize and export MiniLM and the small models in RUNS; writes docs/figures-quantize.md
 	$(PY) -m tools.quantize_tables $(RUNS)

@@ -2,8 +2,8 @@
 
     python benchmarks/training.py [--rounds N] [--steps N] [--json PATH]
 
-The same BERT, the same text, T = 128, one thread. Peers take turns, a few steps each, so that other work on the machine falls on all
-alike; processor time from the end of one step to the end of the next, loading of data included; the median of each peer is compared.
+The same BERT, the same text, T = 128, one thread. Peers take turns, a few steps each, so that other work on the machine falls
+on all alike; processor time from the end of one step to the end of the next, loading of data included; medians are compared.
 """
 
 from __future__ import annotations

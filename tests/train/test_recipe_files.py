@@ -115,7 +115,7 @@ def test_the_trainers_own_fields_are_known_by_name():
     check_trainer_fields({"report_to": "tensorboard", "dataloader_num_workers": 2})
     with pytest.raises(SpecError, match="trainer has no field 'report_too'; did you mean 'report_to'"):
         check_trainer_fields({"report_too": "none"})
-    with pytest.raises(SpecError, match="trainer.learning_rate is set by optimizer.learning_rate"):
+    with pytest.raises(SpecError, match=r"trainer\.learning_rate is set by optimizer\.learning_rate"):
         check_trainer_fields({"learning_rate": 1.0})
 
 

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from quietformer.data.collate import CausalBatch, Collate, ImageBatch, MaskedBatch, PairBatch
 from quietformer.data.corpora import Packer, texts_of, token_rows
 from quietformer.data.inputs import tokenizer_of
-from quietformer.data.labelled_images import ImageRows, image_rows
+from quietformer.data.labelled_images import ImageRows, image_rows, split_rows
 from quietformer.data.pairs import class_names, encode_pairs, pair_rows
 from quietformer.data.positions import (
     CROPS,
@@ -188,16 +188,15 @@ class _Images:
 def _image_data(recipe: Recipe, size: int, channels: int) -> TrainingData:
     data, seed = recipe.data, recipe.seed
     images = image_rows(data.train, size=size, channels=channels, augment=recipe.augment, limit=data.limit)
-    rows: Rows = _Images(images, seed)
-    validation: Rows
     if data.validation:
         others = image_rows(
             data.validation, size=size, channels=channels, augment=recipe.augment, classes=images.classes
         )
-        validation = _Images(others, seed)
     else:
-        rows, validation = hold_out(rows, data.hold_out, "images")
-    return TrainingData(rows, validation, None, images.classes, _described(recipe, "images"))
+        images, others = split_rows(images, data.hold_out)
+    return TrainingData(
+        _Images(images, seed), _Images(others, seed), None, images.classes, _described(recipe, "images")
+    )
 
 
 def _described(recipe: Recipe, unit: str) -> dict[str, Any]:

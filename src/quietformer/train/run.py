@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from quietformer.analysis.bigram import bigram_perplexity
 from quietformer.analysis.inspect import inspect
+from quietformer.checkpoint import quiet_transformers
 from quietformer.data.inputs import image_size
 from quietformer.data.training import TrainingData, collate_for, training_data
 from quietformer.errors import QuietformerError
@@ -61,7 +62,8 @@ def train(recipe: Recipe, run: Path, *, say: Callable[[str], None] = lambda text
     first = arguments.process_index == 0
     with only_writer(run) if first else contextlib.nullcontext():
         try:
-            return _train(recipe, run, arguments, say)
+            with quiet_transformers():
+                return _train(recipe, run, arguments, say)
         except OSError as error:
             raise unwritable(run, error) from error
 

@@ -75,7 +75,7 @@ class QuietTrainer(Trainer):
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         with embeddings_in_root(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
-            return super()._prepare_for_training(*args, **kwargs)
+            return super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     # The data comes in the order it is to be taken in.
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
