@@ -2,8 +2,8 @@
 
     python -m tools.paper_steps [--only NAME,...]      (writes results/paper_steps.json)
 
-Architecture, attention, sequence length, optimizer and schedule are the recipe's; the text is the embedded prose with a tokenizer trained on
-it, images are random, and a batch is two examples, since neither the paper's data nor its GPUs are here.
+Architecture, attention, sequence length, optimizer and schedule are the recipe's; the text is the embedded prose with a
+tokenizer trained on it, images are random, and a batch is two examples, since neither the paper's data nor its GPUs are here.
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ def _print(figures: dict[str, Any], out: Path) -> None:
         beside = f"  (a bigram model: {figures['bigram_perplexity']:.4g})" if "bigram_perplexity" in figures else ""
         console.print(f"validation perplexity {found['perplexity']:.4g}{beside}")
     else:
-        console.print(f"validation accuracy {found['accuracy']:.2%}")
+        console.print(
+            f"validation accuracy {found['accuracy']:.2%}  (the largest class: {figures['majority_accuracy']:.2%})"
+        )
     if "infinity_norm" in outliers:
         console.print(f"outliers: infinity norm {outliers['infinity_norm']:.4g}, kurtosis {outliers['kurtosis']:.4g}")
     console.print(f"{figures['steps']:,} steps, {figures['steps_per_second']:.2f} a second")

@@ -51,6 +51,19 @@ class TrainingData:
     described: dict[str, Any]
 
     @property
+    def majority(self) -> float | None:
+        """The share of the most frequent class in the validation data: what a model that never looks gets right."""
+        if self.classes is None:
+            return None
+        rows = self.validation
+        labels = (
+            rows.labels
+            if isinstance(rows, _Images)
+            else [int(row["labels"]) for row in rows.take(range(len(rows)), None)]
+        )
+        return float(np.bincount(labels).max() / len(labels))
+
+    @property
     def examples(self) -> int | None:
         """How many there are to train on; nobody knows of a stream."""
         return None if isinstance(self.rows, Streamed) else len(self.rows)
@@ -176,6 +189,10 @@ class _Images:
 
     def __len__(self) -> int:
         return len(self._images)
+
+    @property
+    def labels(self) -> Any:
+        return self._images.labels
 
     def take(self, indices: Sequence[int], positions: Sequence[int] | None) -> list[Row]:
         draws = [None] * len(indices) if positions is None else [generator(self._seed, CROPS, p) for p in positions]

@@ -179,6 +179,8 @@ def _finish(
         figures["parameters"] = sum(parameter.numel() for parameter in model.parameters())
         figures["outliers"] = _headline(model, trainer)
         figures |= _bigram(recipe, data, model)
+        if (majority := data.majority) is not None:
+            figures["majority_accuracy"] = majority
         clear_leftovers(run)
         write_json(run / FIGURES, figures)
     trainer.accelerator.wait_for_everyone()
