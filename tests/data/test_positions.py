@@ -137,12 +137,26 @@ def test_a_causal_batch_asks_for_every_token(prose, tokenizer):
     assert torch.equal(batch["input_ids"], batch["labels"])
 
 
-def test_tokenising_is_cached_and_the_same_in_parallel(prose, tokenizer):
+def test_tokenising_is_cached_by_text_tokenizer_and_length(prose, tokenizer):
     data = recipe(prose)
     texts = texts_of(data.train, data)
     first, again = token_rows(texts, tokenizer, data), token_rows(texts, tokenizer, data)
     assert first.cache_files == again.cache_files != []
     assert token_rows(texts, tokenizer, recipe(prose, length=16)).cache_files != first.cache_files
+
+
+def test_several_processes_tokenise_as_one_does(tokenizer, tmp_path):
+    (tmp_path / "many.txt").write_text("\n".join(f"Line number {number} of a long text." for number in range(2500)))
+    found = []
+    for processes in (1, 2):
+        data = recipe(tmp_path / "many.txt", processes=processes, length=8)
+        texts = texts_of(data.train, data)
+        # Another fingerprint, or the second would find the cache of the first.
+        texts._fingerprint += str(processes)
+        rows = token_rows(texts, tokenizer, data)
+        found.append([row["input_ids"] for row in rows.with_format(None)])
+    assert len(found[0]) > 1000
+    assert found[0] == found[1]
 
 
 def test_a_stream_gives_the_sequences_of_the_text_in_an_order_of_its_own(prose, tokenizer):
