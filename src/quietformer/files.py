@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -42,6 +43,15 @@ def write_json(path: Path | None, figures: Any) -> None:
     """Write the figures, if a place is given."""
     if path is not None:
         write_text(path, json.dumps(figures, indent=1, allow_nan=False) + "\n")
+
+
+def finite(figures: Any) -> Any:
+    """The same figures with None for what JSON has no word for: NaN and infinity."""
+    if isinstance(figures, dict):
+        return {key: finite(value) for key, value in figures.items()}
+    if isinstance(figures, (list, tuple)):
+        return [finite(value) for value in figures]
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
 
 
 @contextlib.contextmanager

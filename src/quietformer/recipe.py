@@ -159,6 +159,12 @@ class OptimizerRecipe(Spec):
     decay_norms: bool = Field(default=False, description="also decay the scales of LayerNorms")
     max_grad_norm: float = Field(default=1.0, ge=0, description="0: no clipping")
 
+    @model_validator(mode="after")
+    def _betas_are_shares(self) -> OptimizerRecipe:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1), got {list(self.betas)}")
+        return self
+
 
 class ScheduleRecipe(Spec):
     """The learning rate over the run."""

@@ -8,7 +8,7 @@ import importlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from quietformer.quant.estimators.base import RangeEstimator
     from quietformer.train.regularizers import Regularizer
 
+LISTED = 24
+"""So many choices are named where none is near; more would not be read."""
 FORMAT_VERSION = 2
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
@@ -328,7 +330,14 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     if not names:
         return "; it has none"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; choose from {', '.join(names)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; choose from {', '.join(names[:LISTED])}{', ...' if len(names) > LISTED else ''}"
+
+
+def _allowed(annotation: Any) -> str:
+    choices = [str(choice) for choice in get_args(annotation) if isinstance(choice, str)]
+    return f"; choose from {', '.join(choices)}" if choices else ""
 
 
 _RELATIONS = {
@@ -346,6 +355,8 @@ def _one_line(cls: type[Spec], error: ValidationError) -> str:
     field = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
         return f"{name} has no field {field!r}{nearest(field, cls.model_fields)}"
+    if first["type"] == "missing":
+        return f"{name}: {field} is missing{_allowed(cls.model_fields[field].annotation)}"
     if first["type"] in _RELATIONS:
         sign, key = _RELATIONS[first["type"]]
         return f"{name}: {field} must be {sign} {first['ctx'][key]:g}, got {first['input']!r}"

@@ -72,3 +72,35 @@ def test_a_sharded_model_trains_saves_loads_and_goes_on(recipe, tmp_path):
     assert losses(again) == losses(sharded)
     for name, value in load_file(tmp_path / "sharded" / "quietformer.safetensors").items():
         assert torch.equal(value, whole[name]), name
+
+
+WORKER = """
+import sys, torch
+from pathlib import Path
+from quietformer.train.divergence import DivergenceError
+from quietformer.train.recipe_files import read_recipe
+from quietformer.train.run import train
+from quietformer.train.trainer import QuietTrainer
+
+loss = QuietTrainer.compute_loss
+
+def poisoned(self, model, batch, *args, **kwargs):
+    found = loss(self, model, batch, *args, **kwargs)
+    return found * float("nan") if self.state.global_step == 3 and self.args.process_index == 1 and self.model.training else found
+
+QuietTrainer.compute_loss = poisoned
+try:
+    train(read_recipe(sys.argv[1], changes=sys.argv[3:]), Path(sys.argv[2]))
+except DivergenceError as error:
+    print("lost:", error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("changes", [[], ["trainer.fsdp=true"]], ids=["ddp", "fsdp"])
+def test_a_loss_that_breaks_in_one_process_stops_them_all(recipe, tmp_path, changes):
+    (tmp_path / "worker.py").write_text(WORKER)
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 30500 + os.getpid() % 1000]
+    command = [sys.executable, *launcher, tmp_path / "worker.py", recipe, tmp_path / "run", *changes]
+    environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)
+    assert done.stdout.count("lost: the run diverged at step 4") == 2, done.stdout + done.stderr[-3000:]

@@ -72,3 +72,22 @@ def test_what_it_has_seen_is_kept_in_checkpoints():
         watch.exploded(loss)
     again = LossWatch.from_state(watch.state())
     assert (again.limit, again.smoothed, again.best, again.steps) == (2.0, watch.smoothed, watch.best, 3)
+
+
+def test_the_checkpoint_from_before_the_break_is_kept_and_named(prose, tmp_path, monkeypatch):
+    from quietformer.train.trainer import QuietTrainer
+
+    loss = QuietTrainer.compute_loss
+
+    def rising(self, model, batch, *args, **kwargs):
+        found = loss(self, model, batch, *args, **kwargs)
+        broken = self.model.training and self.state.global_step >= 25
+        return found + 6.0 if broken and not isinstance(found, tuple) else found
+
+    monkeypatch.setattr(QuietTrainer, "compute_loss", rising)
+    recipe = tiny_recipe(
+        "masked", prose, training={"steps": 200, "save_every": 5, "evaluate_every": 0, "explosion": 3.0}
+    )
+    with pytest.raises(DivergenceError, match=r"the last good checkpoint is .*checkpoint-25"):
+        train(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-25" / "config.json").is_file()

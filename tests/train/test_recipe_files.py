@@ -7,6 +7,7 @@ import pytest
 from quietformer.errors import SpecError
 from quietformer.train.arguments import check_trainer_fields, split_batch
 from quietformer.train.recipe_files import BUILT_IN, built_in_recipes, read_recipe, write_recipe
+from tools import recipe_fields
 
 BASE = """
 name: base
@@ -79,6 +80,9 @@ def test_a_variant_changes_what_it_says_and_brings_its_figures(base):
         (["patch_norm=true"], "patch_norm and augment are for task 'images'"),
         (["name.first=x"], "cannot set name.first: name is 'base', not a mapping"),
         (["nonsense"], "cannot read 'nonsense'; write KEY=VALUE"),
+        (["optimizer.betas=[0.9, 1.5]"], r"betas must lie in \[0, 1\)"),
+        (["paper.date=2024-01-01"], "neither number, text, list nor mapping"),
+        (["training.steps=0"], "training: give steps or epochs"),
         (["model.config={}"], "config needs a model_type"),
     ],
 )
@@ -131,5 +135,33 @@ def test_a_batch_divides_into_equal_parts(batch, micro, devices, expected):
         split_batch(16, 0, 3)
 
 
+def test_text_that_looks_like_a_number_stays_text(base, tmp_path):
+    recipe = read_recipe(str(base), changes=["name='1e5'"])
+    write_recipe(tmp_path / "again.yaml", recipe)
+    assert read_recipe(str(tmp_path / "again.yaml")).name == "1e5"
+
+
+def test_what_a_recipe_lacks_is_named_with_the_choices(tmp_path):
+    (tmp_path / "r.yaml").write_text("training: {steps: 1}\nmodel: {pretrained: minilm}\n")
+    with pytest.raises(SpecError, match="recipe: task is missing; choose from masked, causal, pairs, images"):
+        read_recipe(str(tmp_path / "r.yaml"))
+
+
+def test_giving_both_lengths_keeps_the_one_that_is_not_zero(base):
+    assert read_recipe(str(base), changes=["training.steps=2", "training.epochs=0"]).training.steps == 2
+
+
+@pytest.mark.parametrize("field", ["load_best_model_at_end", "push_to_hub", "save_only_model"])
+def test_what_would_break_a_promise_is_refused(field):
+    with pytest.raises(SpecError, match=f"trainer.{field} does not go with"):
+        check_trainer_fields({field: True})
+
+
 def test_the_recipes_are_those_of_the_package():
     assert (BUILT_IN / "small" / "opt.yaml").is_file()
+
+
+def test_the_reference_of_fields_is_up_to_date_and_its_example_works(tmp_path):
+    assert recipe_fields.PAGE.read_text() == recipe_fields.page()
+    (tmp_path / "mine.yaml").write_text(recipe_fields.EXAMPLE)
+    assert read_recipe(str(tmp_path / "mine.yaml")).task == "causal"

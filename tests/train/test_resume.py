@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,8 +14,10 @@ from safetensors.torch import load_file
 
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.train.checkpoints import STAGING, last_checkpoint, whole_checkpoints
+from quietformer.train.interrupt import StoppedError
 from quietformer.train.run import train
-from quietformer.train.run_folder import only_writer
+from quietformer.train.run_folder import only_writer, recipe_in
+from quietformer.train.trainer import QuietTrainer
 from tests.train.recipes import tiny, tiny_recipe, write_prose
 
 KILLS = 30
@@ -109,3 +112,52 @@ def test_two_processes_do_not_train_in_one_folder(half_done):
     recipe, part, _ = half_done
     with only_writer(part), pytest.raises(QuietformerError, match="another process is training in"):
         train(recipe, part)
+
+
+def test_data_that_has_changed_is_noticed(half_done, tmp_path):
+    recipe, part, _ = half_done
+    (tmp_path / "text.txt").write_text((tmp_path / "text.txt").read_text()[:-5000])
+    with pytest.raises(QuietformerError, match="the data has changed since the run in"):
+        train(recipe, part)
+
+
+@pytest.mark.parametrize(
+    "left", [".recipe.yaml-3vknwbpl", ".tokenizer-h98bjbty/vocab.json", "..model-li86wayt/config.json"]
+)
+def test_what_a_killed_start_left_is_cleared_away(tmp_path, left):
+    recipe = tiny_recipe("causal", write_prose(tmp_path / "text.txt"), training={"steps": 2, "evaluate_every": 0})
+    place = tmp_path / "run" / left
+    place.parent.mkdir(parents=True)
+    place.write_text("half of it")
+    train(recipe, tmp_path / "run")
+    assert not [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+
+def test_a_start_that_failed_does_not_claim_the_folder(tmp_path):
+    prose = write_prose(tmp_path / "text.txt")
+    with pytest.raises(QuietformerError, match=r"data\.hold_out keeps"):
+        train(tiny_recipe("causal", prose, data={"hold_out": 10**6}), tmp_path / "run")
+    recipe = tiny_recipe("causal", prose, training={"steps": 2, "evaluate_every": 0}, tokenizer={"vocabulary": 320})
+    train(recipe, tmp_path / "run")
+    assert recipe_in(tmp_path / "run").tokenizer.vocabulary == 320
+
+
+def test_asked_to_stop_it_saves_the_step_it_is_at(tmp_path, monkeypatch):
+    recipe = tiny_recipe("causal", write_prose(tmp_path / "text.txt"), attention=OURS)
+    train(recipe, tmp_path / "whole")
+    step = QuietTrainer.training_step
+
+    def interrupted(self, model, batch, count=None):
+        if self.state.global_step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, model, batch, count)
+
+    said = []
+    with monkeypatch.context() as patch:
+        patch.setattr(QuietTrainer, "training_step", interrupted)
+        with pytest.raises(StoppedError, match="stopped at step 6 of 12; the same command goes on"):
+            train(recipe, tmp_path / "part", say=said.append)
+    assert "stopping after this step" in said[-1]
+    assert last_checkpoint(tmp_path / "part").name == "checkpoint-6"
+    train(recipe, tmp_path / "part")
+    assert same_weights(tmp_path / "part", tmp_path / "whole")

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import quietformer as qf
@@ -21,6 +22,7 @@ from quietformer.train.trainer import example_scores
 from tests.train.recipes import tiny_recipe, write_prose
 
 GATED = {"gate": "linear(pi_init=0.5)"}
+BOTH = {"normalizer": "clipped_softmax(alpha=2, warmup_steps=6)", **GATED}
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +197,78 @@ def test_the_trainers_ways_of_saving_memory_work_with_our_attention(prose, tmp_p
     losses = [row["loss"] for row in figures["log"] if "loss" in row]
     assert losses[-1] < losses[0]
     assert next(qf.load(tmp_path / "run").parameters()).dtype == torch.float32
+
+
+def weights_of(run):
+    return {name: value for path in run.glob("*.safetensors") for name, value in load_file(path).items()}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"evaluate_every": 2}, {"save_every": 1}, {"outliers_every": 1}, {"log_every": 1}], ids=str
+)
+def test_looking_at_a_run_does_not_change_it(prose, tmp_path, changes):
+    plain = {"steps": 8, "evaluate_every": 0, "save_every": 0, "outliers_every": 0}
+    for name, training in (("plain", plain), ("watched", plain | changes)):
+        train(tiny_recipe("masked", prose, training=training, attention=BOTH), tmp_path / name)
+    one, other = weights_of(tmp_path / "plain"), weights_of(tmp_path / "watched")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_workers_do_not_change_the_data(prose, tmp_path):
+    for workers in (0, 2):
+        trainer = {"dataloader_num_workers": workers}
+        recipe = tiny_recipe("masked", prose, trainer=trainer, model={"dropout": 0.0}, training={"evaluate_every": 0})
+        train(recipe, tmp_path / str(workers))
+    one, other = weights_of(tmp_path / "0"), weights_of(tmp_path / "2")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_batch_with_nothing_masked_is_no_divergence(prose, tmp_path):
+    recipe = tiny_recipe(
+        "masked", prose, data={"masked": 0.01, "length": 8}, training={"steps": 6, "batch_size": 1, "evaluate_every": 0}
+    )
+    losses = [row["loss"] for row in train(recipe, tmp_path / "run")["log"] if "loss" in row]
+    assert 0.0 in losses
+
+
+def test_a_penalty_and_recomputed_activations_go_together(prose, tmp_path):
+    def run(checkpointing):
+        recipe = tiny_recipe(
+            "causal", prose, regularizers=["activation_penalty(strength=100.0)"], model={"dropout": 0.0},
+            training={"gradient_checkpointing": checkpointing, "micro_batch": 4, "evaluate_every": 0},
+        )  # fmt: skip
+        return [row["loss"] for row in train(recipe, tmp_path / str(checkpointing))["log"] if "loss" in row]
+
+    assert run(True) == pytest.approx(run(False), rel=1e-5)
+
+
+def test_classes_are_told_apart_by_name_whatever_their_numbers(tmp_path):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    rows = {"text": ["a", "b", "c"] * 20, "second": ["x", "y", "z"] * 20}
+    names = ["yes", "maybe", "no"]
+    Dataset.from_dict(rows | {"label": names * 20}).to_csv(tmp_path / "train.csv", index=False)
+    numbered = Features({"text": Value("string"), "second": Value("string"), "label": ClassLabel(names=names)})
+    Dataset.from_dict(rows | {"label": [0, 1, 2] * 20}, features=numbered).to_parquet(tmp_path / "other.parquet")
+    columns = {"text": "text", "second": "second", "label": "label"}
+    recipe = tiny_recipe(
+        "masked", "unused", data={
+            "train": {"path": str(tmp_path / "train.csv"), **columns},
+            "validation": {"path": str(tmp_path / "other.parquet"), **columns},
+        },
+    ).model_copy(update={"task": "pairs"})  # fmt: skip
+    data = training_data(recipe, tmp_path / "run")
+    train_labels = [data.classes[row["labels"]] for row in data.rows.take(range(6), None)]
+    asked_labels = [data.classes[row["labels"]] for row in data.validation.take(range(6), None)]
+    assert train_labels == asked_labels == names * 2
+
+
+def test_a_model_that_ended_in_infinity_still_has_figures(prose, tmp_path):
+    recipe = tiny_recipe(
+        "causal", prose, optimizer={"learning_rate": 30.0}, schedule={"shape": "constant", "warmup_steps": 0},
+        training={"steps": 6, "explosion": 1e9, "evaluate_every": 0},
+    )  # fmt: skip
+    figures = train(recipe, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "figures.json").read_text()) == json.loads(
+        json.dumps(figures, allow_nan=False)
+    )

@@ -46,8 +46,14 @@ def train(
         if there is not None and (variant or changes):
             raise QuietformerError(f"{out} has its recipe already; --variant and --set are for a new run")
         chosen = there or read_recipe(recipe or DEFAULT, variant=variant, changes=changes)
+        from quietformer.train.interrupt import StoppedError
         from quietformer.train.run import train as run
-    figures = run(chosen, out, say=_say if first else lambda text: None)
+    try:
+        figures = run(chosen, out, say=_say if first else lambda text: None)
+    except StoppedError as stopped:
+        if first:
+            _say(str(stopped))
+        raise typer.Exit(130) from None
     if first:
         write_json(json_path, figures)
         _print(figures, out)

@@ -37,6 +37,7 @@ def read_rows(
     """The rows of a source with only the named columns, under their new names: {"premise": "text"}."""
     import datasets
 
+    datasets.logging.set_verbosity_error()  # what it has to say, we say in one line
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
@@ -103,12 +104,30 @@ def data_files(path: str) -> list[str]:
     return full
 
 
-def texts_of(sources: tuple[Source, ...], data: DataRecipe) -> Dataset | IterableDataset:
-    """The texts of all sources, one after another."""
+def joined(parts: list[Any]) -> Any:
+    """Several sources in a row."""
     from datasets import concatenate_datasets
 
-    parts = [read_rows(source, {source.text: "text"}, streaming=data.streaming, limit=data.limit) for source in sources]
-    rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return concatenate_datasets(parts)
+    except ValueError as error:
+        raise QuietformerError(
+            f"the sources do not go together: {_cause(error)}; give columns of the same kind"
+        ) from error
+
+
+def texts_of(sources: tuple[Source, ...], data: DataRecipe) -> Dataset | IterableDataset:
+    """The texts of all sources, one after another."""
+    from datasets import Features, Value
+
+    text = Features({"text": Value("string")})  # readers differ in how long a text they think of
+    parts = [
+        read_rows(source, {source.text: "text"}, streaming=data.streaming, limit=data.limit).cast(text)
+        for source in sources
+    ]
+    rows = joined(parts)
     if data.limit:
         rows = rows.take(data.limit) if data.streaming else rows.select(range(min(data.limit, len(rows))))
     return rows

@@ -14,7 +14,7 @@ SPECIAL = {
 """One set for masked and causal models: what begins a text and what ends it go by both their names."""
 
 
-def train_tokenizer(texts: Iterable[str], *, vocabulary: int, characters: int) -> Any:
+def train_tokenizer(texts: Iterable[str], *, vocabulary: int, characters: int, task: str = "masked") -> Any:
     """A byte-level BPE trained on the first `characters` of the texts; every text it ever meets has tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -32,9 +32,14 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int, characters: int) -
     begin, end = SPECIAL["cls_token"], SPECIAL["sep_token"]
     ids = [(token, tokenizer.token_to_id(token)) for token in (begin, end)]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{begin} $A {end}", pair=f"{begin} $A {end} $B:1 {end}:1", special_tokens=ids
+        # A prompt to a causal model is not to end before the model has said anything.
+        single=f"{begin} $A" if task == "causal" else f"{begin} $A {end}",
+        pair=f"{begin} $A {end} $B:1 {end}:1",
+        special_tokens=ids,
     )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)  # type: ignore[no-untyped-call]
+    # Which of a pair a token belongs to; models of one text know no such input.
+    inputs = ["input_ids", *(["token_type_ids"] if task == "pairs" else []), "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
 def _first(texts: Iterable[str], characters: int) -> Iterator[str]:

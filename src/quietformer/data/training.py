@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +70,17 @@ class TrainingData:
         """How many there are to train on; nobody knows of a stream."""
         return None if isinstance(self.rows, Streamed) else len(self.rows)
 
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this data from other data: how much there is, and some of it."""
+        found: dict[str, Any] = {"examples": self.examples, "validation": len(self.validation)}
+        if self.examples is not None and not isinstance(self.validation, _Images):
+            rows: Any = self.rows
+            places = np.linspace(0, len(rows) - 1, min(64, len(rows))).astype(int).tolist()
+            some = [np.asarray(row["input_ids"]).tolist() for row in rows.take(places, None)]
+            found["sample"] = hashlib.sha256(json.dumps(some).encode()).hexdigest()[:16]
+        return found
+
     def training_set(self, total: int, seed: int) -> Any:
         """`total` positions in a row."""
         return self.rows if isinstance(self.rows, Streamed) else Positions(self.rows, total, seed)
@@ -115,7 +128,7 @@ def tokenizer_for(recipe: Recipe, run: Path, texts: Any) -> Any:
     if not (kept / "tokenizer.json").is_file():
         words = recipe.tokenizer
         strings = (text for batch in texts.iter(batch_size=100) for text in batch["text"] if isinstance(text, str))
-        trained = train_tokenizer(strings, vocabulary=words.vocabulary, characters=words.characters)
+        trained = train_tokenizer(strings, vocabulary=words.vocabulary, characters=words.characters, task=recipe.task)
         with whole_folder(kept) as draft:
             trained.save_pretrained(draft)
     return AutoTokenizer.from_pretrained(str(kept), local_files_only=True)

@@ -25,9 +25,17 @@ OURS = {
     "max_grad_norm": "optimizer.max_grad_norm", "gradient_checkpointing": "training.gradient_checkpointing",
     "torch_compile": "training.compile", "remove_unused_columns": "nothing", "resume_from_checkpoint": "the same --out",
     "label_smoothing_factor": "augment.label_smoothing", "adam_beta1": "optimizer.betas", "adam_beta2": "optimizer.betas",
-    "adam_epsilon": "optimizer.eps",
+    "adam_epsilon": "optimizer.eps", "eval_strategy": "training.evaluate_every", "save_strategy": "training.save_every",
+    "lr_scheduler_kwargs": "schedule", "warmup_ratio": "schedule.warmup_steps", "train_sampling_strategy": "data",
 }  # fmt: skip
 """TrainingArguments that the recipe has a field of its own for."""
+REFUSED = (
+    "load_best_model_at_end", "save_only_model", "auto_find_batch_size", "average_tokens_across_devices", "push_to_hub",
+    "batch_eval_metrics", "eval_do_concat_batches", "ignore_data_skip", "accelerator_config", "disable_tqdm",
+    "restore_callback_states_from_checkpoint", "logging_nan_inf_filter", "prediction_loss_only", "include_for_metrics",
+    "label_names", "data_seed", "dispatch_batches", "split_batches", "do_train", "do_eval", "do_predict", "log_level",
+)  # fmt: skip
+"""TrainingArguments that would break what a run promises: exact resuming, whole checkpoints, no network."""
 
 
 def check_trainer_fields(extra: dict[str, Any]) -> None:
@@ -36,8 +44,17 @@ def check_trainer_fields(extra: dict[str, Any]) -> None:
     for name in extra:
         if name in OURS:
             raise SpecError(f"trainer.{name} is set by {OURS[name]} of the recipe")
+        if name in REFUSED:
+            raise SpecError(f"trainer.{name} does not go with a run that can be gone on with exactly; leave it out")
         if name not in known:
             raise SpecError(f"trainer has no field {name!r}{nearest(name, known - OURS.keys())}")
+
+    workers = extra.get("dataloader_num_workers", 0)
+    if not isinstance(workers, int) or workers < 0:
+        raise SpecError(f"trainer.dataloader_num_workers must be a number from 0 on, got {workers!r}")
+    size = extra.get("per_device_eval_batch_size", 1)
+    if not isinstance(size, int) or size < 1:
+        raise SpecError(f"trainer.per_device_eval_batch_size must be a number from 1 on, got {size!r}")
 
 
 def split_batch(batch_size: int, micro_batch: int, devices: int) -> tuple[int, int]:
@@ -97,6 +114,8 @@ def set_sizes_(arguments: TrainingArguments, recipe: Recipe, steps: int) -> None
     """What is known once the data and the processes are."""
     micro, times = split_batch(recipe.training.batch_size, recipe.training.micro_batch, arguments.world_size)
     arguments.max_steps = steps
+    # A run shorter than its interval of logs would say nothing.
+    arguments.logging_steps = min(recipe.training.log_every, max(1, steps // 10))
     arguments.per_device_train_batch_size = micro
     arguments.per_device_eval_batch_size = recipe.trainer.get("per_device_eval_batch_size", micro)
     arguments.gradient_accumulation_steps = times

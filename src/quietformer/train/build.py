@@ -66,7 +66,7 @@ def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
         with quiet_transformers():
             model: PreTrainedModel = CLASSES[recipe.task].from_config(config, dtype=torch.float32)
     except Exception as error:  # sizes that do not divide, ids past the vocabulary
-        raise QuietformerError(f"cannot build a {config.model_type}: {in_one_line(error)}") from error
+        raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
     put_in_(model, inside.model_copy(update={"quantized": None}))
     _finish_(model, recipe, inside)
     return model

@@ -46,10 +46,25 @@ def publish(run: Path, name: str) -> Path:
     return place
 
 
-def keep_last(run: Path, count: int) -> None:
-    """Delete all but the newest; each leaves its place at once, so no reader meets half of one."""
+def checkpoint_before(run: Path, step: int | None) -> Path | None:
+    """The newest checkpoint of a step or before it; the newest of all if no step is given."""
+    found = [path for path in whole_checkpoints(run) if step is None or step_of(path) <= step]
+    return found[-1] if found else None
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def keep_last(run: Path, count: int, *, also: int | None = None) -> None:
+    """Delete all but the newest; each leaves its place at once, so no reader meets half of one.
+
+    `also` is a step whose newest checkpoint, or the one before it, is kept besides.
+    """
+    spared = None if also is None else checkpoint_before(run, also)
     for path in whole_checkpoints(run)[:-count]:
-        _discard(path)
+        if path != spared:
+            _discard(path)
 
 
 def _discard(path: Path) -> None:

@@ -15,6 +15,8 @@ from quietformer.errors import QuietformerError
 from quietformer.families.layout import find_blocks
 
 SMOOTHING = 0.95
+SUSPICIOUS = 0.2
+"""The share of the allowed rise from which on old checkpoints are not deleted."""
 SETTLED = 20
 """Steps before the smoothed loss is trusted."""
 
@@ -26,22 +28,38 @@ class DivergenceError(QuietformerError):
 class LossWatch(TrainerCallback, ExportableState):
     """The smoothed loss and its best; kept in checkpoints, so that a resumed run judges as an undisturbed one."""
 
-    def __init__(self, limit: float, smoothed: float | None = None, best: float | None = None, steps: int = 0) -> None:
-        self.limit, self.smoothed, self.best, self.steps = limit, smoothed, best, steps
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.smoothed: float | None = None
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.steps = 0
 
     def state(self) -> dict[str, Any]:
         return {
             "args": {"limit": self.limit},
-            "attributes": {"smoothed": self.smoothed, "best": self.best, "steps": self.steps},
+            "attributes": {
+                "smoothed": self.smoothed,
+                "best": self.best,
+                "best_step": self.best_step,
+                "steps": self.steps,
+            },
         }
 
     def exploded(self, loss: float) -> bool:
         """Take in the loss of one step; whether the smoothed one is further above its best than allowed."""
         self.steps += 1
         self.smoothed = loss if self.smoothed is None else SMOOTHING * self.smoothed + (1 - SMOOTHING) * loss
-        if self.steps >= SETTLED:
-            self.best = self.smoothed if self.best is None else min(self.best, self.smoothed)
+        if self.steps >= SETTLED and (self.best is None or self.smoothed <= self.best):
+            self.best, self.best_step = self.smoothed, self.steps
         return self.best is not None and self.smoothed > self.best + self.limit
+
+    @property
+    def suspect_since(self) -> int | None:
+        """The step the loss was best at, while it is a good way from it: a checkpoint from before may be needed."""
+        if self.best is None or self.smoothed is None or self.smoothed < self.best + SUSPICIOUS * self.limit:
+            return None
+        return self.best_step
 
 
 def broken_layer(model: nn.Module, inputs: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 from transformers import TrainerCallback
@@ -62,11 +63,13 @@ class ProgressCallback(TrainerCallback):
             return
         done = (state.global_step - self._first) * self._per_step
         speed = f"{done / max(1e-9, time.monotonic() - self._began):,.0f} {self._unit}/s"
-        text = f"{describe(logs, self._words)}  {speed}"
+        pace = (time.monotonic() - self._began) / max(1, state.global_step - self._first)
+        left = timedelta(seconds=round(pace * (state.max_steps - state.global_step)))
+        text = f"{describe(logs, self._words)}  rate {logs.get('learning_rate', 0):.2g}  {speed}"
         if self._bar is not None:
             self._bar.update(self._task, description=text)
         else:
-            self._console.print(f"step {state.global_step}/{state.max_steps}  {text}")
+            self._console.print(f"step {state.global_step}/{state.max_steps}  {text}  {left} left")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and metrics and not state.global_step >= state.max_steps:

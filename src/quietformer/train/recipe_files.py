@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ EXCLUSIVE = (("training", "steps", "epochs"), ("schedule", "warmup_steps", "warm
 """Fields of a section of which one is given: naming one in a change takes the other back."""
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe, with two of YAML's traps removed: 1e-4 is a number here, and a key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -34,9 +35,14 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return found
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Quotes text that `_Loader` would read as a number."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
 
 
 def built_in_recipes() -> list[str]:
@@ -54,9 +60,13 @@ def read_recipe(name: str, *, variant: str = "", changes: Iterable[str] = ()) ->
     for change in changes:
         _apply(fields, *_split(change))
     try:
-        return Recipe(**fields)
+        recipe = Recipe(**fields)
+        json.dumps(recipe.to_dict(), allow_nan=False)
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from None
+    except (TypeError, ValueError) as error:  # dates, infinities: what YAML knows and JSON does not
+        raise SpecError(f"{name}: a value is neither number, text, list nor mapping: {error}") from None
+    return recipe
 
 
 def write_recipe(path: Path, recipe: Recipe) -> None:
@@ -65,7 +75,7 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
 
 
 def as_yaml(recipe: Recipe) -> str:
-    text: str = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(recipe.to_dict(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
@@ -142,7 +152,7 @@ def _apply(fields: dict[str, Any], key: str, value: Any) -> None:
         place = place[step]
     place[last] = value
     for section, one, other in EXCLUSIVE:
-        if way == [section] and last in (one, other):
+        if way == [section] and last in (one, other) and value:
             place.pop(other if last == one else one, None)
 
 
@@ -153,7 +163,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict) and "kind" not in old and "kind" not in value:
             for section, one, other in EXCLUSIVE:
-                if key == section and (one in value or other in value):
+                if key == section and (value.get(one) or value.get(other)):
                     old = {name: item for name, item in old.items() if name not in (one, other)}
             value = _merged(old, value)
         result[key] = value

@@ -33,12 +33,13 @@ class ActivationPenaltyTerm(Regularizer):
     def __init__(self, spec: ActivationPenalty, model: nn.Module) -> None:
         self.spec = spec
         self._seen: list[Tensor] = []
-        self._handles = []
+        # Recomputing a checkpointed block calls the hooks again, after the term was asked for.
+        self._handles = [model.register_forward_pre_hook(lambda module, args: self._seen.clear())]
         for block in find_blocks(model):
             for watch in block.watches():
                 if watch.site == spec.site:
                     self._handles.append(watch.module.register_forward_hook(self._on_output))
-        if not self._handles:
+        if len(self._handles) == 1:
             raise QuietformerError(f"{type(model).__name__} has no site {spec.site!r} for the activation penalty")
 
     def _on_output(self, module: nn.Module, args: object, output: object) -> None:

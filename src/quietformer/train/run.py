@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
+import os
 import platform
 import sys
 import time
@@ -19,19 +21,21 @@ from quietformer.analysis.inspect import inspect
 from quietformer.checkpoint import quiet_transformers
 from quietformer.data.inputs import image_size
 from quietformer.data.training import TrainingData, collate_for, training_data
-from quietformer.errors import QuietformerError
-from quietformer.files import write_json
-from quietformer.recipe import Recipe
+from quietformer.errors import QuietformerError, SpecError
+from quietformer.files import finite, write_json
+from quietformer.recipe import Recipe, Source
 from quietformer.sources import open_model
 from quietformer.train.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
 from quietformer.train.build import build_model
 from quietformer.train.callbacks import OutlierCallback, WarmupCallback
-from quietformer.train.checkpoints import clear_leftovers, last_checkpoint
+from quietformer.train.checkpoints import clear_leftovers, keep_last, last_checkpoint, step_of
 from quietformer.train.divergence import LossWatch
+from quietformer.train.interrupt import StopOnSignal, StoppedError
 from quietformer.train.model_config import make_config
 from quietformer.train.progress import ProgressCallback
 from quietformer.train.run_folder import (
     FIGURES,
+    check_data,
     check_run,
     check_space,
     finished_figures,
@@ -42,6 +46,7 @@ from quietformer.train.run_folder import (
 from quietformer.train.schedule import warmup_steps
 from quietformer.train.trainer import QuietTrainer, unwritable
 
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG)
 INSPECTED = 64
 """Validation examples whose activations are looked at when the run ends."""
 BIGRAM_SEQUENCES = 50_000
@@ -54,6 +59,7 @@ def train(recipe: Recipe, run: Path, *, say: Callable[[str], None] = lambda text
 
     Started in several processes (torchrun, accelerate launch) they share the work; the first one writes.
     """
+    recipe = with_absolute_paths(recipe)
     check_run(run, recipe)
     if (figures := finished_figures(run)) is not None:
         say(f"{run} is finished; nothing to do")
@@ -65,18 +71,24 @@ def train(recipe: Recipe, run: Path, *, say: Callable[[str], None] = lambda text
             with quiet_transformers():
                 return _train(recipe, run, arguments, say)
         except OSError as error:
-            raise unwritable(run, error) from error
+            if error.errno in DISK_ERRORS:
+                raise unwritable(run, error) from error
+            raise
 
 
 def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callable[[str], None]) -> dict[str, Any]:
+    if arguments.fsdp and arguments.world_size == 1:
+        raise SpecError("trainer.fsdp shares a model among processes and there is one; start with torchrun")
     if arguments.process_index == 0:
         start(run, recipe)
-        clear_leftovers(run)
+    make_config(recipe)  # mistakes in it are found before the data is read
     if recipe.training.precision == "fp16" and not arguments.fp16:
         say("fp16 needs a GPU; training in fp32 here")
     say(f"reading {', '.join(source.name for source in recipe.data.train)}")
     with arguments.main_process_first(desc="data"):  # the others find what the first has cached
         data = training_data(recipe, run, image_shape=_image_shape(recipe))
+    if arguments.process_index == 0:
+        check_data(run, data.fingerprint)
     steps = steps_of(recipe, data.examples)
     set_sizes_(arguments, recipe, steps)
     resumed = last_checkpoint(run)
@@ -84,16 +96,56 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
     shard_blocks_(arguments, model)
     if arguments.process_index == 0:
         check_space(run, sum(parameter.numel() for parameter in model.parameters()), recipe.training.keep)
-    trainer, progress = make_trainer(recipe, run, arguments, model, data, steps)
-    say(_summary(model, data, recipe, steps))
-    began, done = time.monotonic(), 0 if resumed is None else int(resumed.name.rpartition("-")[2])
     try:
-        trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        trainer, progress = make_trainer(recipe, run, arguments, model, data, steps)
+    except (RuntimeError, ImportError, TypeError) as error:  # trackers and kernels that are not installed
+        raise SpecError(f"the Trainer does not take this recipe: {' '.join(str(error).split())[:300]}") from error
+    say(_summary(model, data, recipe, steps))
+    if trainer.warmup >= steps:
+        say(
+            f"the warm-up of {trainer.warmup} steps is as long as the run or longer: the full learning rate is never reached"
+        )
+    stop = StopOnSignal(say)
+    trainer.add_callback(stop)
+    began, done = time.monotonic(), 0 if resumed is None else step_of(resumed)
+    try:
+        with stop.listening():
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        if trainer.state.global_step < steps:
+            raise StoppedError(
+                f"stopped at step {trainer.state.global_step} of {steps}; the same command goes on from there"
+            )
         seconds = time.monotonic() - began
         metrics = trainer.evaluate()
     finally:
         progress.close()
     return _finish(recipe, run, trainer, data, metrics, steps, (steps - done) / max(seconds, 1e-9), say)
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """Files named as from here, so that the run can be gone on with from anywhere."""
+
+    def absolute(source: Source) -> Source:
+        return (
+            source.model_copy(update={"path": os.path.abspath(os.path.expanduser(source.path))})
+            if source.path
+            else source
+        )
+
+    data = recipe.data
+    update = {"train": tuple(map(absolute, data.train)), "validation": tuple(map(absolute, data.validation))}
+    model, words = recipe.model, recipe.tokenizer
+    return recipe.model_copy(
+        update={
+            "data": data.model_copy(update=update),
+            "model": model.model_copy(update={"pretrained": _absolute_folder(model.pretrained)}),
+            "tokenizer": words.model_copy(update={"pretrained": _absolute_folder(words.pretrained)}),
+        }
+    )
+
+
+def _absolute_folder(name: str) -> str:
+    return os.path.abspath(name) if name and os.path.isdir(name) else name
 
 
 def _image_shape(recipe: Recipe) -> tuple[int, int]:
@@ -182,6 +234,8 @@ def _finish(
         if (majority := data.majority) is not None:
             figures["majority_accuracy"] = majority
         clear_leftovers(run)
+        keep_last(run, recipe.training.keep)
+        figures = finite(figures)
         write_json(run / FIGURES, figures)
     trainer.accelerator.wait_for_everyone()
     return figures

@@ -14,11 +14,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from quietformer.checkpoint import STALE, write_folder
+from quietformer.data.training import TOKENIZER
 from quietformer.errors import QuietformerError
+from quietformer.files import write_json
 from quietformer.recipe import Recipe
+from quietformer.train.checkpoints import clear_leftovers, whole_checkpoints
 from quietformer.train.recipe_files import read_recipe, write_recipe
 
-RECIPE, FIGURES = "recipe.yaml", "figures.json"
+RECIPE, FIGURES, DATA, LOCK = "recipe.yaml", "figures.json", "data.json", ".lock"
 
 
 def recipe_in(run: Path) -> Recipe | None:
@@ -32,10 +35,10 @@ def check_run(run: Path, recipe: Recipe) -> None:
         raise QuietformerError(f"{run} is a file; --out takes a folder")
     there = recipe_in(run)
     if there is None:
-        if run.is_dir() and any(entry for entry in run.iterdir() if entry.name != LOCK):
+        if run.is_dir() and any(entry for entry in run.iterdir() if not entry.name.startswith(".")):
             raise QuietformerError(f"{run} is there already and is not a training run; choose another --out")
         return
-    if there != recipe:
+    if there != recipe and (whole_checkpoints(run) or (run / FIGURES).is_file()):
         key, old, new = next(_differences(there.to_dict(), recipe.to_dict()))
         raise QuietformerError(
             f"{run} holds a run of another recipe ({key}: {old!r} there, {new!r} here); choose another --out, or give no "
@@ -44,6 +47,8 @@ def check_run(run: Path, recipe: Recipe) -> None:
 
 
 def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         for key in (*old, *(key for key in new if key not in old)):
             yield from _differences(old.get(key), new.get(key), f"{way}.{key}" if way else str(key))
@@ -52,11 +57,32 @@ def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, 
 
 
 def start(run: Path, recipe: Recipe) -> None:
-    if not (run / RECIPE).is_file():
+    """Make the folder this run's: its recipe in it, and nothing that a killed or failed start has left."""
+    clear_leftovers(run)
+    for entry in run.iterdir():
+        if entry.name.startswith(".") and entry.name != LOCK:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if recipe_in(run) != recipe:
+        shutil.rmtree(run / TOKENIZER, ignore_errors=True)
+        (run / DATA).unlink(missing_ok=True)
         write_recipe(run / RECIPE, recipe)
 
 
-LOCK = ".lock"
+def check_data(run: Path, fingerprint: dict[str, Any]) -> None:
+    """Whether the data is what it was when the run began; the first time, remember it."""
+    path = run / DATA
+    if not path.is_file():
+        write_json(path, fingerprint)
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if before != fingerprint:
+        raise QuietformerError(
+            f"the data has changed since the run in {run} began ({before} then, {fingerprint} now); put it back, or choose "
+            "another --out"
+        )
 
 
 @contextlib.contextmanager
@@ -68,25 +94,33 @@ def only_writer(run: Path) -> Iterator[None]:
     except ImportError:  # no such locks here
         yield
         return
-    with (run / LOCK).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise QuietformerError(
-                f"another process is training in {run}; wait for it, or choose another --out"
-            ) from None
-        yield
-    (run / LOCK).unlink(missing_ok=True)
+    path = run / LOCK
+    while True:
+        with path.open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise QuietformerError(
+                    f"another process is training in {run}; wait for it, or choose another --out"
+                ) from None
+            # Whoever had it before may have removed the file between our opening and locking it.
+            if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
 
 
 def check_space(run: Path, parameters: int, keep: int) -> None:
-    """Whether the checkpoints will fit, to be asked before the work rather than after."""
-    needed = 4 * parameters * (3 * (keep + 1) + 1)
+    """Whether the checkpoints will fit, to be asked before the work rather than after; those already there do not count."""
+    there = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    needed = 4 * parameters * (3 * (keep + 1) + 1) - there
     free = shutil.disk_usage(run).free
     if free < needed:
         raise QuietformerError(
             f"{run} has {free / 1e9:.2f} GB of disk space left and the run needs {needed / 1e9:.2f} GB ({keep + 1} "
-            "checkpoints and the model); make room, or set training.keep=1"
+            "checkpoints and the model); make room, or start with a smaller training.keep"
         )
 
 

@@ -33,7 +33,7 @@ def read_tree(path: Path) -> Any:
         with safe_open(path, framework="pt") as file:
             skeleton = json.loads((file.metadata() or {})[TREE])
             return _restore(skeleton, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
 
 

@@ -28,7 +28,15 @@ from quietformer.data.positions import BATCHES, generator
 from quietformer.data.tasks import IGNORED
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Recipe
-from quietformer.train.checkpoints import FOLDER, STAGING, clear_leftovers, keep_last, last_checkpoint, publish
+from quietformer.train.checkpoints import (
+    FOLDER,
+    STAGING,
+    checkpoint_before,
+    clear_leftovers,
+    keep_last,
+    last_checkpoint,
+    publish,
+)
 from quietformer.train.divergence import DivergenceError, LossWatch, broken_layer, loudest_layer
 from quietformer.train.schedule import rate_factor
 from quietformer.train.sharding import embeddings_in_root, gathered, sharded_optimizer_state
@@ -54,7 +62,7 @@ class QuietTrainer(Trainer):
         warmup: int,
         **rest: Any,
     ) -> None:
-        self.recipe, self.run_folder, self._warmup = recipe, run, warmup
+        self.recipe, self.run_folder, self.warmup = recipe, run, warmup
         self._step_loss = 0.0
         self._augment = (
             BatchAugment(recipe.augment, int(model.config.num_labels or 0)) if recipe.task == "images" else None
@@ -107,8 +115,9 @@ class QuietTrainer(Trainer):
             return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
         logits, labels = _aligned(logits, labels, self.recipe.task)
         total = nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        count = (labels != IGNORED).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-        return total / count
+        count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+        # A small batch may have nothing masked: then there is nothing to learn from it, and no reason to divide by zero.
+        return total / (count.clamp(min=1) if isinstance(count, Tensor) else max(1, count))
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         found = super().compute_loss(model, inputs, *args, **kwargs)
@@ -123,25 +132,34 @@ class QuietTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         loss: Tensor = super().training_step(model, dict(inputs), num_items_in_batch)
-        value = float(loss)
-        if not math.isfinite(value):
-            where = broken_layer(self._inner(), self._forward_inputs(inputs))
-            raise self._lost(f"the loss is {value} and {where}")
-        self._step_loss += value
+        self._step_loss += float(loss)
         if self.accelerator.sync_gradients:
             total, self._step_loss = self._step_loss, 0.0
-            watch = next(item for item in self.callback_handler.callbacks if isinstance(item, LossWatch))
-            if watch.exploded(total):
-                where = loudest_layer(self._inner(), self._forward_inputs(inputs))
-                raise self._lost(f"the loss has risen to {total:.3g}, its smoothed best was {watch.best:.3g}; {where}")
+            self._judge(total, inputs)
         return loss
+
+    def _judge(self, loss: float, inputs: Any) -> None:
+        """Stop a lost run. All processes judge by the same number, or one would stop while the others wait for it."""
+        if self.args.world_size > 1:
+            loss = float(self.accelerator.reduce(torch.tensor(loss, device=self.args.device), reduction="mean"))
+        if not math.isfinite(loss):
+            where = broken_layer(self._inner(), self._forward_inputs(inputs))
+            raise self._lost(f"the loss is {loss} and {where}")
+        if self._watch.exploded(loss):
+            where = loudest_layer(self._inner(), self._forward_inputs(inputs))
+            raise self._lost(f"the loss has risen to {loss:.3g}, its smoothed best was {self._watch.best:.3g}; {where}")
+
+    @property
+    def _watch(self) -> LossWatch:
+        """Looked up each time: going on from a checkpoint replaces it."""
+        return next(item for item in self.callback_handler.callbacks if isinstance(item, LossWatch))
 
     def _forward_inputs(self, inputs: Any) -> dict[str, Any]:
         return {name: value for name, value in self._prepare_inputs(dict(inputs)).items() if name != "labels"}
 
     def _lost(self, why: str) -> DivergenceError:
-        last = last_checkpoint(self.run_folder)
-        good = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+        last = checkpoint_before(self.run_folder, self._watch.best_step)
+        good = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before"
         return DivergenceError(
             f"the run diverged at step {self.state.global_step + 1}: {why}; {good}; "
             "try a smaller optimizer.learning_rate or a longer warm-up"
@@ -152,6 +170,15 @@ class QuietTrainer(Trainer):
         return inner
 
     # Evaluation
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As the Trainer's, but how often it is done changes nothing: making a loader draws from the global generator."""
+        states = random_states()
+        try:
+            found: dict[str, float] = super().evaluate(*args, **kwargs)
+        finally:
+            set_random_states(states)
+        return found
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
@@ -181,6 +208,14 @@ class QuietTrainer(Trainer):
         """As the Trainer's, with a learning rate of their own for gates and sinks if the recipe asks for it."""
         factor = self.recipe.optimizer.gate_factor
         chosen: Any = self.model if model is None else model
+        try:
+            return self._optimizer(chosen, factor)
+        except (ImportError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise QuietformerError(
+                f"the optimizer {self.args.optim} cannot be made: {' '.join(str(error).split())[:200]}"
+            ) from error
+
+    def _optimizer(self, chosen: Any, factor: float) -> torch.optim.Optimizer:
         if factor != 1.0 and self.optimizer is None:
             decayed = set(self.get_decay_parameter_names(chosen))
             groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -192,12 +227,12 @@ class QuietTrainer(Trainer):
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, chosen)
             grouped = [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
             self.optimizer = kind(grouped, **options)
-        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        optimizer: torch.optim.Optimizer = super().create_optimizer(chosen)
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         if self.lr_scheduler is None:
-            schedule, peak, warmup = self.recipe.schedule, self.recipe.optimizer.learning_rate, self._warmup
+            schedule, peak, warmup = self.recipe.schedule, self.recipe.optimizer.learning_rate, self.warmup
 
             def factor(step: int) -> float:
                 return rate_factor(step, schedule, peak=peak, warmup=warmup, total=num_training_steps)
@@ -223,7 +258,7 @@ class QuietTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(self.run_folder, f"checkpoint-{self.state.global_step}")
-                keep_last(self.run_folder, self.recipe.training.keep)
+                keep_last(self.run_folder, self.recipe.training.keep, also=self._watch.suspect_since)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(self.run_folder / FOLDER / STAGING, ignore_errors=True)
             raise unwritable(self.run_folder, error) from error
