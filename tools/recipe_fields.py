@@ -59,7 +59,8 @@ def rows(spec: type[Spec]) -> str:
 
 def page() -> str:
     parts = [
-        "# The fields of a recipe\n\nWritten by `python -m tools.recipe_fields`. `quietformer recipes NAME` shows a recipe with all of\nthem.\n",
+        "# The fields of a recipe\n\nWritten by `python -m tools.recipe_fields`. `quietformer recipes NAME` shows a recipe "
+        "with all of them.\n",
         f"```yaml\n{EXAMPLE}```\n",
         f"## The recipe\n{rows(Recipe)}",
     ]

@@ -78,7 +78,8 @@ def write_folder(
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
         with whole_folder(folder, stale=STALE) as draft, quiet_transformers():
-            model.save_pretrained(draft, state_dict=state_dict)
+            gathered: dict[str, Any] = {} if state_dict is None else {"state_dict": state_dict}
+            model.save_pretrained(draft, **gathered)
             if not plain:
                 _rename_weights(draft)
             copy_processor(model, processor, draft)

@@ -133,7 +133,7 @@ def test_a_causal_task_makes_an_encoder_look_back_only():
         ("masked", {"config": {"model_type": "brt"}}, "unknown model_type 'brt'; did you mean 'bert'"),
         ("masked", {"config": BERT | {"hiden_size": 8}}, "no 'hiden_size'; did you mean 'hidden_size'"),
         ("masked", {"config": BERT | {"hidden_size": "wide"}}, "model.config: .*hidden_size"),
-        ("masked", {"config": BERT | {"hidden_size": 33}}, "cannot build a bert: .*33"),
+        ("masked", {"config": BERT | {"hidden_size": 33}}, "cannot build this bert model: .*33"),
         ("images", {}, "no 'bert' model for task 'images'"),
         ("masked", {"config": BERT | {"vocab_size": 63}}, "ids up to 63, past the model's vocabulary of 63;"),
         ("masked", {"config": BERT | {"max_position_embeddings": 15}}, "16 tokens do not fit the model's 15 positions"),

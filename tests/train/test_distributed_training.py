@@ -92,7 +92,7 @@ QuietTrainer.compute_loss = poisoned
 try:
     train(read_recipe(sys.argv[1], changes=sys.argv[3:]), Path(sys.argv[2]))
 except DivergenceError as error:
-    print("lost:", error, flush=True)
+    sys.stdout.write(f"lost: {error}\\n")
 """
 
 

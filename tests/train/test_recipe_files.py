@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tools import recipe_fields
 
 from quietformer.errors import SpecError
 from quietformer.train.arguments import check_trainer_fields, split_batch
 from quietformer.train.recipe_files import BUILT_IN, built_in_recipes, read_recipe, write_recipe
-from tools import recipe_fields
 
 BASE = """
 name: base

@@ -115,7 +115,7 @@ def set_sizes_(arguments: TrainingArguments, recipe: Recipe, steps: int) -> None
     micro, times = split_batch(recipe.training.batch_size, recipe.training.micro_batch, arguments.world_size)
     arguments.max_steps = steps
     # A run shorter than its interval of logs would say nothing.
-    arguments.logging_steps = min(recipe.training.log_every, max(1, steps // 10))
+    arguments.logging_steps = min(recipe.training.log_every, max(1, steps // 4))
     arguments.per_device_train_batch_size = micro
     arguments.per_device_eval_batch_size = recipe.trainer.get("per_device_eval_batch_size", micro)
     arguments.gradient_accumulation_steps = times

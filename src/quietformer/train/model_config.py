@@ -201,7 +201,7 @@ def _first_position(config: PreTrainedConfig, task: str) -> int:
         try:
             model = CLASSES[task].from_config(config)
         except Exception as error:
-            raise QuietformerError(f"cannot build a {config.model_type}: {in_one_line(error)}") from error
+            raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and "position" in name and module.padding_idx is not None:
             return module.padding_idx + 1

@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,9 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     """Files named as from here, so that the run can be gone on with from anywhere."""
 
     def absolute(source: Source) -> Source:
-        return (
-            source.model_copy(update={"path": os.path.abspath(os.path.expanduser(source.path))})
-            if source.path
-            else source
-        )
+        if not source.path or not glob(os.path.expanduser(source.path), recursive=True):
+            return source  # what is not there is named as it was given
+        return source.model_copy(update={"path": os.path.abspath(os.path.expanduser(source.path))})
 
     data = recipe.data
     update = {"train": tuple(map(absolute, data.train)), "validation": tuple(map(absolute, data.validation))}

@@ -212,7 +212,7 @@ class QuietTrainer(Trainer):
             return self._optimizer(chosen, factor)
         except (ImportError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise QuietformerError(
-                f"the optimizer {self.args.optim} cannot be made: {' '.join(str(error).split())[:200]}"
+                f"the optimizer {self.recipe.optimizer.name} cannot be made: {' '.join(str(error).split())[:200]}"
             ) from error
 
     def _optimizer(self, chosen: Any, factor: float) -> torch.optim.Optimizer:
