@@ -99,7 +99,7 @@ except DivergenceError as error:
 @pytest.mark.parametrize("changes", [[], ["trainer.fsdp=true"]], ids=["ddp", "fsdp"])
 def test_a_loss_that_breaks_in_one_process_stops_them_all(recipe, tmp_path, changes):
     (tmp_path / "worker.py").write_text(WORKER)
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 30500 + os.getpid() % 1000]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     command = [sys.executable, *launcher, tmp_path / "worker.py", recipe, tmp_path / "run", *changes]
     environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)

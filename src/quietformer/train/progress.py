@@ -31,6 +31,7 @@ class ProgressCallback(TrainerCallback):
 
         self._words, self._unit, self._per_step = words, unit, per_step
         self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, soft_wrap=True)
+        self._live: Any = None
         self._bar: Any = None
         self._task: Any = None
         self._began, self._first = 0.0, 0
@@ -42,17 +43,13 @@ class ProgressCallback(TrainerCallback):
         if state.global_step:
             self._console.print(f"going on from step {state.global_step}")
         if self._console.is_terminal:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.live import Live
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-            columns = (
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.description}", markup=False),
-            )
-            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._task = self._bar.add_task("", total=state.max_steps, completed=state.global_step)
-            self._bar.start()
+            self._live = Live(self._bar, console=self._console, transient=True)
+            self._live.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:
@@ -66,8 +63,12 @@ class ProgressCallback(TrainerCallback):
         pace = (time.monotonic() - self._began) / max(1, state.global_step - self._first)
         left = timedelta(seconds=round(pace * (state.max_steps - state.global_step)))
         text = f"{describe(logs, self._words)}  rate {logs.get('learning_rate', 0):.2g}  {speed}"
-        if self._bar is not None:
-            self._bar.update(self._task, description=text)
+        if self._live is not None:
+            from rich.console import Group
+            from rich.text import Text
+
+            # Below the bar: beside it they would leave it no room.
+            self._live.update(Group(self._bar, Text(text)))
         else:
             self._console.print(f"step {state.global_step}/{state.max_steps}  {text}  {left} left")
 
@@ -80,9 +81,9 @@ class ProgressCallback(TrainerCallback):
 
     def close(self) -> None:
         """Also after an error, which the Trainer does not tell its callbacks of."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._live is not None:
+            self._live.stop()
+            self._bar = self._live = None
 
 
 def validation_line(metrics: dict[str, Any]) -> str:
