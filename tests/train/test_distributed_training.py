@@ -18,14 +18,7 @@ OURS = {"normalizer": "clipped_softmax(alpha=2, warmup_steps=8)", "gate": "linea
 
 
 def run(recipe, out, processes, *changes):
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        processes,
-        "--master-port",
-        29500 + os.getpid() % 1000,
-    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
     command = [sys.executable, *launcher, "-m", "quietformer", "train", recipe, "--out", out]
     for change in changes:
         command += ["--set", change]
