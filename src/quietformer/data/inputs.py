@@ -118,7 +118,8 @@ def tokenizer_of(source: str) -> Any:
             else AutoTokenizer.from_pretrained(source)
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise QuietformerError(f"{source} has no tokenizer that loads; save one into the folder") from None
+        missing = "" if folder.is_dir() else "is not a folder here, nor a hub id that can be reached, or "
+        raise QuietformerError(f"{source} {missing}has no tokenizer that loads; save one into the folder") from None
 
 
 def image_size(model: PreTrainedModel | PreTrainedConfig) -> tuple[int, int]:
