@@ -40,7 +40,8 @@ check: $(READY) ## lint and types
 	$(PY) -m mypy
 
 test: check browser ## everything that must hold before a change lands
-	QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
+# One thread a worker: two workers with two threads each only wait for one another.
+	OMP_NUM_THREADS=1 QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
 
 demo: $(READY) ## the variants on a small model
 	$(PY) examples/variants.py
