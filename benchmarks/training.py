@@ -80,6 +80,7 @@ def ours(attention: dict[str, str], steps: int, folder: Path) -> list[float]:
     arguments = training_arguments(chosen, folder)
     data = training_data(chosen, folder)
     set_sizes_(arguments, chosen, steps)
+    arguments.logging_steps = 100  # as the peer; short runs speak more often than long ones
     trainer, _ = make_trainer(chosen, folder, arguments, open_or_build(chosen, data, None), data, steps)
     for callback in (clock, NoSaving()):
         trainer.add_callback(callback)

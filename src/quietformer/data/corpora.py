@@ -162,7 +162,7 @@ def token_rows(texts: Dataset, tokenizer: Any, data: DataRecipe) -> Dataset:
         raise QuietformerError(
             f"the text is empty, or shorter than one sequence of {data.length} tokens; give more text or a smaller data.length"
         )
-    return rows
+    return rows.with_format(None)
 
 
 def _fingerprint(*parts: Any) -> str:
