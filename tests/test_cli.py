@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 
 import pytest
 import torch
 
 import quietformer as qf
 from quietformer.checkpoint import quiet_transformers
-from quietformer.cli import main as cli
 from quietformer.specs import gates, normalizers
 from tests.models import build, inputs, logits
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["quietformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        captured = capsys.readouterr()
-        return left.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

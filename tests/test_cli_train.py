@@ -5,29 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import sys
 
 import pytest
 import yaml
 
-from quietformer.cli import main as cli
 from quietformer.data.corpora import data_files, read_rows
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Source
 from quietformer.train.recipe_files import built_in_recipes
 from tests.train.recipes import tiny, write_prose
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["quietformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        captured = capsys.readouterr()
-        return left.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 
 from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.attention.layers import CORE
-from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.errors import CheckpointError, QuietformerError, in_one_line
 from quietformer.families.vit import NORM, add_patch_norm_
 from quietformer.files import whole_folder
 from quietformer.quant.place import HOLDER, place_, quantizers
@@ -86,7 +86,7 @@ def write_folder(
             if not plain and not (draft / "README.md").exists() and not (folder / "README.md").exists():
                 (draft / "README.md").write_text(_readme(model_spec(model)), encoding="utf-8")
     except SafetensorError as error:
-        raise QuietformerError(f"cannot write {folder}: {_in_one_line(error)}") from error
+        raise QuietformerError(f"cannot write {folder}: {in_one_line(error)}") from error
 
 
 def _is_plain(model: PreTrainedModel) -> bool:
@@ -165,7 +165,7 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
         except QuietformerError as error:
             raise CheckpointError(f"{folder}: {error}") from None
         except Exception as error:  # whatever a damaged config makes transformers stumble over
-            raise CheckpointError(f"{folder} does not load: {_in_one_line(error)}") from error
+            raise CheckpointError(f"{folder} does not load: {in_one_line(error)}") from error
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
             keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
@@ -232,7 +232,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{folder} has no config.json, so it is not a model folder") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {_in_one_line(error)}") from None
+        raise CheckpointError(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
     return config
@@ -251,7 +251,7 @@ def _check_weight_files(folder: Path, name: Any) -> None:
     try:
         shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{index} is not a weight index: {_in_one_line(error)}") from None
+        raise CheckpointError(f"{index} is not a weight index: {in_one_line(error)}") from None
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise CheckpointError(f"{index} names {shard!r}, which is not a file of the folder")
@@ -266,9 +266,7 @@ def _check_safetensors(path: Path) -> None:
             if not list(tensors.keys()):
                 raise CheckpointError(f"{path} holds no tensors")
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or cut short: {_in_one_line(error)}; fetch or save it again"
-        ) from None
+        raise CheckpointError(f"{path} is damaged or cut short: {in_one_line(error)}; fetch or save it again") from None
 
 
 def _model_class(folder: Path, config: dict[str, Any], trust_remote_code: bool) -> Any:
@@ -370,7 +368,3 @@ def quiet_transformers() -> Iterator[None]:
         hub_logging.set_verbosity(hub_verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -15,3 +15,15 @@ class UnsupportedModelError(QuietformerError):
 
 class CheckpointError(QuietformerError):
     """A folder that is damaged, foreign or newer than this version."""
+
+
+def in_one_line(error: BaseException, limit: int = 300) -> str:
+    """What an error of somebody else's says, fit for one line of ours; its kind where it says nothing."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The first thing that went wrong, which libraries wrap several times over."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 
 
 def fitting(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def run(model: nn.Module, batch: dict[str, Any]) -> Any:
         raise
     # Whatever somebody else's forward stumbles over; NotImplementedError is what transformers raises for inputs it lacks.
     except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
-        text = " ".join(str(error).split())[:200]
+        text = in_one_line(error, 200)
         raise QuietformerError(
             f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
         ) from error

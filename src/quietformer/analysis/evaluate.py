@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ from quietformer.analysis.task import TASKS, task_of
 from quietformer.data.tasks import IGNORED, next_tokens
 from quietformer.data.texts import Batch
 from quietformer.errors import QuietformerError
+from quietformer.files import finite
 from quietformer.forward import in_eval_mode, run
 
 Run = Callable[[Batch], Mapping[str, Tensor]]
@@ -60,7 +60,7 @@ class Evaluation:
             "better": self.better,
             "sequences": self.sequences,
             "scored": self.scored,
-            "figures": {name: value if math.isfinite(value) else None for name, value in self.figures.items()},
+            "figures": finite(self.figures),
         }
 
 

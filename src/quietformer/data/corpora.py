@@ -16,7 +16,7 @@ import numpy as np
 
 from quietformer.data.corpus import PACKAGES, embedded_prose
 from quietformer.data.texts import special_tokens
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.recipe import DataRecipe, Source
 
 if TYPE_CHECKING:
@@ -45,20 +45,13 @@ def read_rows(
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         if isinstance(error, QuietformerError):
             raise
-        raise QuietformerError(f"{source.name} cannot be read: {_cause(error)}") from error
+        raise QuietformerError(f"{source.name} cannot be read: {in_one_line(root_of(error), 200)}") from error
     there = list(rows.column_names or [])
     if missing := [name for name in columns if name not in there]:
         raise QuietformerError(f"{source.name} has no column {missing[0]!r}; it has {', '.join(map(repr, there))}")
     rows = rows.select_columns(list(columns))
     renamed = {old: new for old, new in columns.items() if old != new}
     return rows.rename_columns(renamed) if renamed else rows
-
-
-def _cause(error: BaseException) -> str:
-    """What `datasets` wraps in "an error occurred while generating the dataset"."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split())[:200]
 
 
 def _open(source: Source, streaming: bool, limit: int) -> Dataset | IterableDataset:
@@ -114,7 +107,7 @@ def joined(parts: list[Any]) -> Any:
         return concatenate_datasets(parts)
     except ValueError as error:
         raise QuietformerError(
-            f"the sources do not go together: {_cause(error)}; give columns of the same kind"
+            f"the sources do not go together: {in_one_line(root_of(error), 200)}; give columns of the same kind"
         ) from error
 
 

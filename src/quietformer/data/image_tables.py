@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quietformer.data.images import class_order, open_image
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 from quietformer.recipe import Source
 from quietformer.specs import nearest
 
@@ -35,7 +35,7 @@ class ImageTable:
             self.table = table.select_columns([source.image]).cast_column(source.image, Image(decode=False))
         except Exception as error:  # whatever the reader below raises, it is the column that is wrong
             raise QuietformerError(
-                f"column {source.image!r} of {source.name} holds no images: {_line(error)}"
+                f"column {source.image!r} of {source.name} holds no images: {in_one_line(error, 200)}"
             ) from None
 
     def decode(self, index: int, channels: int) -> Image.Image:
@@ -79,7 +79,8 @@ def table_files(path: Path, split: str) -> list[Path]:
 
 def read_tables(source: Source, path: Path) -> ImageTable:
     """A Parquet file, a folder of them, or a folder saved by `datasets`."""
-    datasets = _datasets()
+    import datasets
+
     files = table_files(path, source.split)
     try:
         if files[0].suffix == ".json":
@@ -91,7 +92,7 @@ def read_tables(source: Source, path: Path) -> ImageTable:
                 "parquet", data_files=[str(file) for file in of_split or files], split="train"
             )
     except Exception as error:  # the reader's own errors are of many kinds
-        raise QuietformerError(f"{path} cannot be read as a dataset: {_line(error)}") from None
+        raise QuietformerError(f"{path} cannot be read as a dataset: {in_one_line(error, 200)}") from None
     if isinstance(table, dict):
         if source.split not in table:
             raise QuietformerError(f"{path} has no split {source.split!r}{nearest(source.split, table)}")
@@ -101,23 +102,10 @@ def read_tables(source: Source, path: Path) -> ImageTable:
 
 def read_hub(source: Source) -> ImageTable:
     """A dataset of the hub by its name."""
-    datasets = _datasets()
+    import datasets
+
     try:
         table = datasets.load_dataset(source.dataset, source.config or None, split=source.split)
     except Exception as error:  # no network, no such name, no such split: each is an error of its own kind
-        raise QuietformerError(f"dataset {source.name} cannot be read: {_line(error)}") from None
+        raise QuietformerError(f"dataset {source.name} cannot be read: {in_one_line(error, 200)}") from None
     return ImageTable(table, source)
-
-
-def _datasets() -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise QuietformerError(
-            "datasets are read with the package 'datasets'; pip install quietformer[datasets]"
-        ) from None
-    return datasets
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quietformer.data.corpus import embedded_prose
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 
 Batch = dict[str, Tensor]
 
@@ -42,7 +42,7 @@ def dataset_texts(name: str, *, split: str = "train", column: str = "text") -> I
             if str(row[column]).strip():
                 yield str(row[column]).strip()
     except (OSError, ValueError, ConnectionError) as error:
-        raise QuietformerError(f"dataset {name} cannot be read: {' '.join(str(error).split())[:200]}") from error
+        raise QuietformerError(f"dataset {name} cannot be read: {in_one_line(error, 200)}") from error
 
 
 def token_sequences(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, Run, evaluate
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 from quietformer.export.graph import floating_graph
 from quietformer.export.onnx import LARGE
 from quietformer.export.program import marked_program, output_name
@@ -262,7 +262,7 @@ def _silent() -> Iterator[None]:
 
 
 def _line(name: str, error: Exception) -> str:
-    text = " ".join(str(error).split())[:300] or type(error).__name__
+    text = in_one_line(error)
     return text if text.startswith(name) else f"{name}: {text}"
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.forward import in_eval_mode
 from quietformer.quant.quantizer import marking
 
@@ -77,7 +77,9 @@ def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: s
     except QuietformerError:
         raise
     except Exception as error:  # whatever the exporter cannot translate
-        raise QuietformerError(f"{type(model).__name__} cannot be exported to ONNX: {_cause(error)}") from error
+        raise QuietformerError(
+            f"{type(model).__name__} cannot be exported to ONNX: {in_one_line(root_of(error))}"
+        ) from error
     finally:
         marking.reset(token)
     assert program is not None
@@ -98,13 +100,6 @@ def _name_dimensions(model: ir.Model, names: list[str]) -> None:
             value.shape = ir.Shape([
                 renamed.get(str(d.value), d.value) if isinstance(d, ir.SymbolicDim) else d for d in value.shape
             ])  # fmt: skip
-
-
-def _cause(error: BaseException) -> str:
-    """The first thing that went wrong, in one line; the exporter wraps it several times over."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @contextlib.contextmanager

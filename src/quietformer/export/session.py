@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 
 
 class OnnxModel:
@@ -25,7 +25,7 @@ class OnnxModel:
         try:
             self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own kinds share no base
-            raise QuietformerError(f"onnxruntime does not take {path}: {' '.join(str(error).split())[:300]}") from error
+            raise QuietformerError(f"onnxruntime does not take {path}: {in_one_line(error)}") from error
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.output = self.session.get_outputs()[0].name
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, TrainingArguments
 
-from quietformer.errors import SpecError
+from quietformer.errors import SpecError, in_one_line
 from quietformer.families.layout import find_blocks
 from quietformer.recipe import Recipe
 from quietformer.specs import nearest
@@ -107,7 +107,7 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
     try:
         return TrainingArguments(**(fields | recipe.trainer))
     except (ValueError, TypeError, ImportError) as error:
-        raise SpecError(f"the Trainer does not take this recipe: {' '.join(str(error).split())[:300]}") from error
+        raise SpecError(f"the Trainer does not take this recipe: {in_one_line(error)}") from error
 
 
 def set_sizes_(arguments: TrainingArguments, recipe: Recipe, steps: int) -> None:

@@ -11,14 +11,14 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from quietformer.attention.inject import apply_attention_
 from quietformer.checkpoint import put_in_, quiet_transformers
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 from quietformer.families.layout import find_blocks
 from quietformer.families.vit import add_patch_norm_
 from quietformer.recipe import Recipe
 from quietformer.section import METHOD, QuietformerSection
 from quietformer.sources import resolve
 from quietformer.specs import AttentionSpec, ModelSpec
-from quietformer.train.model_config import CLASSES, in_one_line, make_config
+from quietformer.train.model_config import CLASSES, make_config
 
 
 def build_model(

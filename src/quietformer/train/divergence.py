@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -68,43 +69,47 @@ def broken_layer(model: nn.Module, inputs: Mapping[str, Any]) -> str:
     if weights is not None:
         return f"the weights {weights} are not finite"
     first: list[str] = []
-    handles = []
-    for name, module in model.named_modules():
-        if not any(True for _ in module.children()):
 
-            def watch(_: nn.Module, args: Any, output: Any, name: str = name) -> None:
-                tensors = output if isinstance(output, (tuple, list)) else [output]
-                if not first and any(isinstance(x, Tensor) and not bool(torch.isfinite(x).all()) for x in tensors):
-                    first.append(name)
+    def see(name: str, x: Tensor) -> None:
+        if not first and not bool(torch.isfinite(x).all()):
+            first.append(name)
 
-            handles.append(module.register_forward_hook(watch))
-    try:
-        with torch.no_grad():
-            model(**inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    leaves = ((name, module) for name, module in model.named_modules() if not any(True for _ in module.children()))
+    _run_watched(model, inputs, leaves, see)
     return f"the first output that is not finite is that of {first[0]}" if first else "every layer's output is finite"
 
 
 def loudest_layer(model: nn.Module, inputs: Mapping[str, Any]) -> str:
     """The block with the largest output, for a loss that is finite and yet lost."""
     largest: dict[str, float] = {}
-    handles = []
-    for block in find_blocks(model):
 
-        def watch(_: nn.Module, args: Any, output: Any, name: str = block.name) -> None:
-            x = output[0] if isinstance(output, tuple) else output
-            largest[name] = max(largest.get(name, 0.0), float(x.abs().max()))
+    def see(name: str, x: Tensor) -> None:
+        largest[name] = max(largest.get(name, 0.0), float(x.abs().max()))
 
-        handles.append(block.module.register_forward_hook(watch))
-    try:
-        with torch.no_grad():
-            model(**inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    _run_watched(model, inputs, ((block.name, block.module) for block in find_blocks(model)), see)
     if not largest:
         return "no transformer block is known in this model"
     name = max(largest, key=lambda name: largest[name] if math.isfinite(largest[name]) else math.inf)
     return f"the largest activations, {largest[name]:.3g}, are those of {name}"
+
+
+def _run_watched(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    modules: Iterable[tuple[str, nn.Module]],
+    see: Callable[[str, Tensor], None],
+) -> None:
+    """One forward pass, `see` being told every tensor that the modules give."""
+
+    def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            for x in output if isinstance(output, (tuple, list)) else [output]:
+                if isinstance(x, Tensor):
+                    see(name, x)
+
+        return hook
+
+    with contextlib.ExitStack() as hooks, torch.no_grad():
+        for name, module in modules:
+            hooks.callback(module.register_forward_hook(hook_for(name)).remove)
+        model(**inputs)

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from quietformer.checkpoint import quiet_transformers
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 from quietformer.recipe import Recipe
 from quietformer.sources import resolve
 from quietformer.specs import nearest
@@ -115,10 +115,6 @@ def pretrained_config(recipe: Recipe) -> PreTrainedConfig:
     _check_known(default, fields, fields)
     result: PreTrainedConfig = config
     return result
-
-
-def in_one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _check_known(default: PreTrainedConfig, fields: Mapping[str, Any], kept: Mapping[str, Any]) -> None:

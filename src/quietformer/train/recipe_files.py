@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from quietformer.errors import SpecError
+from quietformer.errors import SpecError, in_one_line
 from quietformer.files import write_text
 from quietformer.recipe import Recipe, is_path
 from quietformer.specs import nearest
@@ -43,6 +43,15 @@ for _side in (_Loader, _Dumper):
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
     )
+
+
+def _from_yaml(text: str) -> Any:
+    """Numbers, text, lists and mappings; a tag that would build anything else is an error of the SafeLoader."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def built_in_recipes() -> list[str]:
@@ -105,11 +114,11 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+        content = _from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} cannot be read: {error}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise SpecError(f"{path} is not YAML: {in_one_line(error)}") from None
     if not isinstance(content, dict):
         raise SpecError(f"{path} must hold a mapping of fields, got {type(content).__name__}")
     return {str(key): value for key, value in content.items()}
@@ -135,7 +144,7 @@ def _split(change: str) -> tuple[str, Any]:
     if not sign or not key.strip():
         raise SpecError(f"cannot read {change!r}; write KEY=VALUE, e.g. --set training.steps=100")
     try:
-        return key.strip(), yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return key.strip(), _from_yaml(text)
     except yaml.YAMLError:
         raise SpecError(f"cannot read the value of {change!r}") from None
 

@@ -22,7 +22,7 @@ from quietformer.analysis.inspect import inspect
 from quietformer.checkpoint import quiet_transformers
 from quietformer.data.inputs import image_size
 from quietformer.data.training import TrainingData, collate_for, training_data
-from quietformer.errors import QuietformerError, SpecError
+from quietformer.errors import QuietformerError, SpecError, in_one_line
 from quietformer.files import finite, write_json
 from quietformer.recipe import Recipe, Source
 from quietformer.sources import open_model
@@ -100,7 +100,7 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
     try:
         trainer, progress = make_trainer(recipe, run, arguments, model, data, steps)
     except (RuntimeError, ImportError, TypeError) as error:  # trackers and kernels that are not installed
-        raise SpecError(f"the Trainer does not take this recipe: {' '.join(str(error).split())[:300]}") from error
+        raise SpecError(f"the Trainer does not take this recipe: {in_one_line(error)}") from error
     say(_summary(model, data, recipe, steps))
     if trainer.warmup >= steps:
         say(

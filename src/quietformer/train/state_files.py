@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from quietformer.errors import CheckpointError
+from quietformer.errors import CheckpointError, in_one_line
 
 TREE = "tree"
 """The key of the file's metadata under which everything that is not a tensor lies."""
@@ -34,7 +34,7 @@ def read_tree(path: Path) -> Any:
             skeleton = json.loads((file.metadata() or {})[TREE])
             return _restore(skeleton, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
+        raise CheckpointError(f"{path} is damaged: {in_one_line(error, 200)}") from None
 
 
 def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:

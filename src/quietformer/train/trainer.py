@@ -26,7 +26,7 @@ from quietformer.checkpoint import write_folder
 from quietformer.data.augment import BatchAugment
 from quietformer.data.positions import BATCHES, generator
 from quietformer.data.tasks import IGNORED
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 from quietformer.recipe import Recipe
 from quietformer.train.checkpoints import (
     FOLDER,
@@ -212,7 +212,7 @@ class QuietTrainer(Trainer):
             return self._optimizer(chosen, factor)
         except (ImportError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise QuietformerError(
-                f"the optimizer {self.recipe.optimizer.name} cannot be made: {' '.join(str(error).split())[:200]}"
+                f"the optimizer {self.recipe.optimizer.name} cannot be made: {in_one_line(error, 200)}"
             ) from error
 
     def _optimizer(self, chosen: Any, factor: float) -> torch.optim.Optimizer:
@@ -335,7 +335,7 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     """What to say when the disk is full or gone."""
     last = last_checkpoint(run)
     kept = f"the last whole checkpoint is {last}" if last else "there is no checkpoint yet"
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    reason = getattr(error, "strerror", None) or in_one_line(error)
     return QuietformerError(f"cannot write into {run}: {reason}; {kept}; make room and run the same command to go on")
 
 
