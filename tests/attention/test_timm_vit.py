@@ -11,7 +11,7 @@ import pytest
 TIMM = os.environ.get("QUIETFORMER_TIMM", "")
 
 SCRIPT = """
-import sys, types, copy
+import sys, types, copy, pickle
 for name in ("_meta_registrations", "_autograd_registrations"):
     sys.modules["torchvision." + name] = types.ModuleType("torchvision." + name)
 import timm, torch
@@ -34,6 +34,7 @@ qf.apply_attention_(model, qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=1
 assert not torch.allclose(run(), reference)
 assert len(list(qf.attention_cores(model))) == 2
 assert torch.equal(run(copy.deepcopy(model)), run())
+assert torch.equal(run(pickle.loads(pickle.dumps(model))), run())
 model.train()(images).sum().backward()
 assert all(p.grad.abs().sum() > 0 for _, c in qf.attention_cores(model) for p in c.parameters())
 model.eval()
@@ -54,6 +55,13 @@ qf.apply_attention_(wrapped, qf.AttentionSpec(normalizer=qf.ClippedSoftmax(gamma
 qf.save(wrapped, sys.argv[1] + "/vit")
 with torch.no_grad():
     assert torch.equal(qf.load(sys.argv[1] + "/vit")(images).logits, wrapped(images).logits)
+
+# Its layers are seen as timm's own, so that what they compute is put on grids too.
+plan = qf.quantize_(wrapped, qf.QuantSpec(), {"pixel_values": images})
+sites = {site.name for site in plan.sites}
+for name, module in wrapped.named_modules():
+    if isinstance(module, timm.layers.Attention):
+        assert {f"{name}:scores", f"{name}:context", f"{name}.qkv:weight", f"{name}.proj:weight"} <= sites
 print("timm", timm.__version__, "holds")
 """
 

@@ -13,9 +13,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.cache_utils import Cache
 from transformers.masking_utils import eager_mask
 
+from quietformer.attention.adapters import find_swappable
 from quietformer.attention.core import AttentionCore, LayerCall
 from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
-from quietformer.attention.timm_vit import attach_timm_, detach_timm_, find_timm_layers
+from quietformer.attention.swap import Adapter
 from quietformer.errors import QuietformerError, UnsupportedModelError
 from quietformer.section import METHOD, check_unquantized, model_spec, write_section_
 from quietformer.specs import AttentionSpec
@@ -33,19 +34,21 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
         raise QuietformerError(
             f"spec must be an AttentionSpec, got {type(spec).__name__}; write AttentionSpec(normalizer=...)"
         )
-    layers, timm_layers = find_layers(model), find_timm_layers(model)
-    _check_model(model, layers, timm_layers)
+    layers, swappable = find_layers(model), find_swappable(model)
+    _check_model(model, layers, [adapter for adapter, _ in swappable])
     _check_not_quantized(model)
     for layer in layers:
         _check_parity(layer)
-    cores = [_core_for(layer, spec) for layer in (*layers, *timm_layers)]
-    for layer, core in zip((*layers, *timm_layers), cores, strict=True):
+    attaching = [(_attach_, layer) for layer in layers] + [(adapter.attach_, layer) for adapter, layer in swappable]
+    cores = [_core_for(layer, spec) for _, layer in attaching]
+    for (_, layer), core in zip(attaching, cores, strict=True):
         _keep_learned_(core, layer.module._modules.get(CORE))
-    if layers:
-        assert isinstance(model, PreTrainedModel)
-        _set_implementation_(model)
-    for layer, core in zip((*layers, *timm_layers), cores, strict=True):
-        (_attach_ if layer in layers else attach_timm_)(layer.module, core)
+    if isinstance(model, PreTrainedModel):
+        _own_configs_(model)
+        if layers:
+            _set_implementation_(model)
+    for (attach_, layer), core in zip(attaching, cores, strict=True):
+        attach_(layer.module, core)
     for part in model.modules():
         # Parts are saved and loaded by themselves too (the text model of CLIP), so each carries the section.
         if isinstance(part, PreTrainedModel) and any(True for _ in attention_cores(part)):
@@ -60,8 +63,8 @@ def remove_attention_(model: nn.Module) -> None:
     if not any(True for _ in attention_cores(model)):
         raise QuietformerError(f"{type(model).__name__} has no Quietformer attention to remove")
     _check_not_quantized(model)
-    for layer in find_timm_layers(model):
-        detach_timm_(layer.module)
+    for adapter, layer in find_swappable(model):
+        adapter.detach_(layer.module)
     for module in model.modules():
         if CORE in module._modules:
             _detach_(module)
@@ -117,17 +120,18 @@ def quiet_attention(
     return output
 
 
-def _check_model(model: nn.Module, layers: list[AttentionLayer], timm_layers: list[AttentionLayer]) -> None:
+def _check_model(model: nn.Module, layers: list[AttentionLayer], adapters: list[Adapter]) -> None:
     name = type(model).__name__
+    bare = all(adapter.bare for adapter in adapters)
     if isinstance(model, PreTrainedModel):
         check_unquantized(model)
-    elif layers or any(isinstance(module, PreTrainedModel) for module in model.modules()):
+    elif layers or not bare or any(isinstance(module, PreTrainedModel) for module in model.modules()):
         raise UnsupportedModelError(
             f"{name} is not a transformers model; apply to the whole model inside, before wrapping it"
         )
-    elif not timm_layers:
+    elif not adapters:
         raise UnsupportedModelError(f"{name} is not a transformers model, nor does it have timm's attention")
-    if not layers and not timm_layers:
+    if not layers and not adapters:
         own = find_other_attention(model)
         why = f"it computes attention itself in {own[0]}" if own else "it has no attention layers"
         raise UnsupportedModelError(f"{name} does not go through transformers' attention interface: {why}")
@@ -160,16 +164,14 @@ def _set_implementation_(model: PreTrainedModel) -> None:
 
     Not `set_attn_implementation`: it passes over configs that a part has copied, and only logs that it did.
     """
-    if "_quietformer_previous" not in model.__dict__:
-        _own_configs_(model)
-        previous = [(config, config._attn_implementation) for config in all_configs(model)]
-        model.__dict__["_quietformer_previous"] = previous
     for config in all_configs(model):
         config._attn_implementation_internal = METHOD
 
 
 def _own_configs_(model: PreTrainedModel) -> None:
     """Two models may share one config object; what is done to this model must not reach the other."""
+    if "_quietformer_previous" in model.__dict__:
+        return
     copies: dict[int, Any] = {}
     for config in all_configs(model):
         copy.deepcopy(config, copies)
@@ -177,6 +179,8 @@ def _own_configs_(model: PreTrainedModel) -> None:
         for name, value in vars(module).items():
             if isinstance(value, PreTrainedConfig) and id(value) in copies:
                 vars(module)[name] = copies[id(value)]
+    previous = [(config, config._attn_implementation) for config in all_configs(model)]
+    model.__dict__["_quietformer_previous"] = previous
 
 
 def all_configs(model: PreTrainedModel) -> list[Any]:

@@ -18,6 +18,8 @@ from quietformer.quant.affine import levels, quantize
 from quietformer.quant.quantizer import MARK, Quantizer
 
 DOMAIN, _, MARK_NAME = MARK.partition("::")
+MOVING = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice"}
+"""What onnxruntime pushes a DequantizeLinear through."""
 
 
 def floating_graph(marked: ir.Model) -> ir.Model:
@@ -126,10 +128,12 @@ class _Weight:
         rows = _node(
             self.graph, gather, "Gather", [table, gather.inputs[1]], f"{site}.rows", _integer(self.integers.dtype)
         )
-        if self.quantizer.grid.axis is None:
+        moved = any(user.op_type in MOVING for user, _ in gather.outputs[0].uses())
+        if self.quantizer.grid.axis is None and not moved:
             real = _node(self.graph, gather, "DequantizeLinear", [rows, scale, zero], f"{site}.real", ir.DataType.FLOAT)
         else:
-            # (q - z) s spelled out: onnxruntime fuses a DequantizeLinear with a scale a feature into sums that cannot take it.
+            # (q - z) s spelled out: onnxruntime fuses a DequantizeLinear with a scale a feature into sums that cannot take it,
+            # and pushes one of relative positions through their transposition with types that do not fit.
             kind = ir.DataType.FLOAT
             zeros = _constant(self.graph, f"{self.quantizer.site}.zero_point.real", self.zero.astype(np.float32))
             spread = _node(self.graph, gather, "Cast", [rows], f"{site}.spread", kind, to=int(kind))

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from quietformer.attention.adapters import find_swappable
 from quietformer.attention.layers import interface_caller
-from quietformer.attention.timm_vit import find_timm_layers
 
 # For each site the modules inside a block whose output it is, as families call them; the first that exists.
 PLACES: dict[str, tuple[str, ...]] = {
@@ -19,6 +19,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
         "attention.out_proj", "attention.out_lin", "attention.dense", "self_attention.dense", "attn.c_proj",
         "attn.proj", "attn.Wo", "attn.out_proj", "attn.o_proj", "layer.0.SelfAttention.o", "attention.attention.o_proj",
+        "attention.attn.o",
     ),
     "ffn_output": (
         "output.dense", "fc2", "mlp.fc2", "mlp.down_proj", "mlp.c_proj", "mlp.dense_4h_to_h", "mlp.fc_out", "mlp.Wo",
@@ -28,6 +29,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "attention_norm": (
         "attention.output.LayerNorm", "self_attn_layer_norm", "input_layernorm", "layernorm_before",
         "sa_layer_norm", "ln_1", "layer_norm1", "norm1", "attn_norm", "layer.0.layer_norm", "norm_before",
+        "attention.LayerNorm",
     ),
     "ffn_norm": (
         "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "post_attention_layernorm",
@@ -166,8 +168,8 @@ def _adds_up(base: Tensor, branch: Tensor, total: Tensor) -> bool:
 
 def find_blocks(model: nn.Module) -> list[Block]:
     """The blocks of the model: members of a list of modules that each hold an attention layer."""
-    timm = {layer.name for layer in find_timm_layers(model)}
-    attention = [name for name, module in model.named_modules() if interface_caller(type(module)) or name in timm]
+    swappable = {layer.name for _, layer in find_swappable(model)}
+    attention = [name for name, module in model.named_modules() if interface_caller(type(module)) or name in swappable]
     if not attention:
         # Off the interface (Falcon, Bloom, DeBERTa): the blocks can still be found by what their parts are called.
         attention = [name for name, module in model.named_modules() if "Attention" in type(module).__name__]
