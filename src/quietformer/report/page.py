@@ -9,26 +9,35 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.files import write_text
+from quietformer.report.slim import slim
 
 SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
 """Where the frame of every page takes what is particular to one."""
+ASSETS = {
+    "inspect": ("shared", "drawing", "inspect"),
+    "quantize": ("shared", "quantize"),
+    "retrofit": ("shared", "drawing", "retrofit"),
+}
+"""The styles and scripts of each kind of page, in their order; the last also has the page's sections."""
 
 
 def page(figures: dict[str, Any]) -> str:
-    """The figures inside the page that draws them: that of `quantize`, or else that of `inspect`.
+    """The figures inside the page of their kind, or else that of `inspect`.
 
     Names of models, sites and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and
     `&` are escaped, and the script puts them in as text, never as markup.
     """
-    kind = "quantize" if figures.get("kind") == "quantize" else "inspect"
-    data = json.dumps(figures, allow_nan=False, separators=(",", ":"))
+    kind = figures.get("kind")
+    kind = kind if kind in ASSETS else "inspect"
+    shown = slim(figures) if kind == "retrofit" else figures
+    data = json.dumps(shown, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     parts = {
-        "STYLE": _asset("shared.css") + _asset(f"{kind}.css"),
+        "STYLE": "".join(_asset(f"{name}.css") for name in ASSETS[kind]),
         "MAIN": _asset(f"{kind}.html"),
         "DATA": data,
-        "SCRIPT": _asset("shared.js") + _asset(f"{kind}.js"),
+        "SCRIPT": "".join(_asset(f"{name}.js") for name in ASSETS[kind]),
     }
     # One pass over the frame alone: a name that looks like a slot stays a name.
     return SLOT.sub(lambda slot: parts[slot[1]], _asset("frame.html"))

@@ -1,12 +1,4 @@
-const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = ["#2f6f8f", "#b3372b", "#2c7a4b", "#a8700d", "#7b4fa3", "#c2557f"];
-
-function svg(tag, attributes, text) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
 const largest = row => Math.max(Math.abs(row.min), Math.abs(row.max));
 
 // ---- charts
@@ -49,33 +41,6 @@ function bars(values, {labels, marks = [], width = 960} = {}) {
   for (let i = 0; i <= 4; i++) { const at = Math.round((values.length - 1) * i / 4); root.append(svg("text", {x: left + at * step, y: height - 6, "text-anchor": i === 4 ? "end" : "middle"}, at)); }
   return root;
 }
-function rgb(variable) { return getComputedStyle(document.documentElement).getPropertyValue(variable).split(",").map(Number); }
-function heat(rows, columns, value, {signed = false, high, onHover, tall = false} = {}) {
-  const canvas = el("canvas"); canvas.width = columns; canvas.height = rows;
-  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-  const hot = rgb("--hot"), cool = rgb("--cool"), ground = getComputedStyle(document.body).getPropertyValue("--card").trim();
-  const base = ground === "#ffffff" ? [255, 255, 255] : [28, 32, 36];
-  let most = high; if (!most) { most = 1e-30; for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) most = Math.max(most, Math.abs(value(i, j))); }
-  for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
-    const v = value(i, j), share = Math.min(Math.abs(v) / most, 1) ** .6, ink = signed && v < 0 ? hot : cool, at = 4 * (i * columns + j);
-    for (let c = 0; c < 3; c++) image.data[at + c] = base[c] + (ink[c] - base[c]) * share;
-    image.data[at + 3] = 255;
-  }
-  context.putImageData(image, 0, 0);
-  canvas.style.aspectRatio = tall ? `${columns} / ${rows}` : "1";
-  if (onHover) canvas.addEventListener("pointermove", event => {
-    const box = canvas.getBoundingClientRect();
-    const i = Math.min(rows - 1, Math.max(0, Math.floor((event.clientY - box.top) / box.height * rows))), j = Math.min(columns - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * columns)));
-    byId("hover").textContent = onHover(i, j, value(i, j));
-  });
-  return canvas;
-}
-function unpack(packed) {
-  const bytes = Uint8Array.from(atob(packed.data), c => c.charCodeAt(0));
-  return (i, j) => (bytes[i * packed.columns + j] - packed.zero) * packed.step;
-}
-function picture(caption, canvas) { const f = el("figure"); f.append(el("figcaption", caption), canvas); return f; }
-
 // ---- sections
 function showVerdict() {
   const m = data.model, v = data.verdict, h = data.headline, box = byId("verdict");
@@ -128,33 +93,20 @@ function showAttention() {
   fill(measure, Object.keys(data.head_measures).filter(m => m in data.heads[0]).map(m => [m, name(m)]));
   fill(layer, data.heads.map(h => [h.layer, h.layer])); fill(head, data.heads[0].sink.map((_, i) => [i, i]));
   fill(sequence, data.pictures.sequences.map((s, i) => [i, s.tokens ? `${i + 1}: ${s.tokens.slice(1, 6).join(" ")}…` : `image ${i + 1}`]));
-  let best = [data.heads[0].layer, 0, -1];
-  data.heads.forEach(h => h.no_op.forEach((v, i) => { if (v > best[2]) best = [h.layer, i, v]; }));
-  layer.value = best[0]; head.value = best[1];
+  [layer.value, head.value] = idlest(data.heads);
+  const choose = (chosenLayer, chosenHead) => { layer.value = chosenLayer; head.value = chosenHead; draw(); };
   const drawMap = () => {
-    const rows = data.heads, most = Math.max(...rows.flatMap(h => h[measure.value]), 1e-9), t = el("table"), top = el("tr");
     byId("measure-meaning").textContent = data.head_measures[measure.value];
-    top.append(el("th", "layer")); rows[0].sink.forEach((_, i) => top.append(el("th", i))); t.append(top);
-    rows.forEach(h => {
-      const tr = el("tr"); tr.append(el("th", h.layer));
-      h[measure.value].forEach((v, i) => {
-        const b = el("button", `layer ${h.layer} head ${i}`); b.type = "button"; b.title = `layer ${h.layer}, head ${i}: ${number(v)}`;
-        b.style.background = `rgba(var(--cool), ${.08 + .92 * v / most})`; if (+layer.value === h.layer && +head.value === i) b.className = "chosen";
-        b.addEventListener("click", () => { layer.value = h.layer; head.value = i; draw(); });
-        const td = el("td"); td.append(b); tr.append(td);
-      });
-      t.append(tr);
-    });
-    byId("head-map").replaceChildren(t);
+    headMap(byId("head-map"), data.heads, measure.value, {layer: +layer.value, head: +head.value, choose});
   };
   const drawPictures = () => {
     const found = kept.find(k => k.layer === +layer.value && k.sequence === +sequence.value), box = byId("pictures");
     if (!found) { box.replaceChildren(el("p", "No picture was kept of this layer and sequence.", "quiet")); return; }
-    const one = found.heads[+head.value], s = data.pictures.sequences[+sequence.value], token = i => s.tokens ? (s.tokens[i] ?? "") : (i === 0 ? "[class]" : `patch ${i - 1}`);
-    const p = unpack(one.P), v = unpack(one.V), pv = unpack(one.PV), list = [];
+    const one = found.heads[+head.value], s = data.pictures.sequences[+sequence.value], token = tokenOf(s);
+    const v = unpack(one.V), pv = unpack(one.PV), list = [];
     if (s.image) { const g = unpack(s.image); list.push(picture("the image", heat(s.image.rows, s.image.columns, g, {high: 1}))); }
-    if (one.pi) list.push(picture("π, the gate", heat(one.pi.length, 1, i => one.pi[i], {high: Math.max(1, ...one.pi), onHover: (i, j, x) => `${token(i)}: gate ${number(x)}`, tall: false})));
-    list.push(picture("P, probabilities (query down, key across)", heat(one.P.rows, one.P.columns, p, {onHover: (i, j, x) => `${token(i)} → ${token(j)}: ${number(x)}`})));
+    if (one.pi) list.push(gatePicture(one, "π, the gate", (i, x) => `${token(i)}: gate ${number(x)}`));
+    list.push(attentionPicture(one, "P, probabilities (query down, key across)", (i, j, x) => `${token(i)} → ${token(j)}: ${number(x)}`));
     list.push(picture("V, values", heat(one.V.rows, one.V.columns, v, {signed: true, onHover: (i, j, x) => `${token(i)}, feature ${j}: ${number(x)}`})));
     list.push(picture(one.pi ? "π P V, what the head adds" : "P V, what the head adds", heat(one.PV.rows, one.PV.columns, pv, {signed: true, high: Math.max(...[one.V, one.PV].map(m => m.step * 127)), onHover: (i, j, x) => `${token(i)}, feature ${j}: ${number(x)}`})));
     box.replaceChildren(...list);

@@ -14,12 +14,6 @@ const MEANINGS = {
 const KEPT = {token_agreement: "of the tokens are predicted as before", agreement: "of the predictions are as before", neighbour_agreement: "of the nearest neighbours are the same"};
 
 // ---- figures in words
-const known = x => typeof x === "number";
-function shown(x, measure) {
-  if (!known(x)) return "broken";
-  if (!["perplexity", "loss"].includes(measure)) return x.toFixed(4);
-  return x >= 1e6 ? x.toExponential(1) : x.toLocaleString("en", {minimumFractionDigits: 2, maximumFractionDigits: 2});
-}
 function cost(value, from) {
   if (!known(from) || from <= 0) return null;
   if (!known(value)) return Infinity;
@@ -77,11 +71,6 @@ function sentenceOf(row) {
 }
 
 // ---- sections
-function withCode(tag, text) {
-  const node = el(tag);
-  text.split("`").forEach((part, i) => node.append(i % 2 ? el("code", part) : part));
-  return node;
-}
 function claims(much) {
   const found = [], from = data.float[primary], to = data.quantized[primary].mean, broke = data.runs.filter(r => !known(r.figures[primary])).length;
   if (broke) found.push(broke === data.runs.length ? `${several ? "With every seed the" : "The"} quantized model gives no numbers at all.` : `${broke} of ${data.runs.length} seeds broke it.`);
@@ -227,21 +216,6 @@ function showRanking() {
     role.value = row.role; layer.value = String(row.layer); text.value = row.kind; draw();
     byId("ranking").scrollIntoView(); body.querySelector("button")?.focus({preventScroll: true});
   };
-}
-// One stop for the tab key; the arrows move from cell to cell, over holes.
-function steer(rows) {
-  const cells = rows.flat().filter(Boolean);
-  cells.forEach((cell, i) => { cell.tabIndex = i ? -1 : 0; });
-  const steps = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
-  rows.forEach((line, i) => line.forEach((cell, j) => cell?.addEventListener("keydown", event => {
-    const step = steps[event.key];
-    if (!step) return;
-    event.preventDefault();
-    for (let r = i + step[0], c = j + step[1]; rows[r] && c >= 0 && c < rows[r].length; r += step[0], c += step[1]) {
-      const next = rows[r][c];
-      if (next) { cell.tabIndex = -1; next.tabIndex = 0; next.focus(); break; }
-    }
-  })));
 }
 function showMap(find) {
   const figure = byId("figure"), legend = byId("legend"), readout = byId("readout"), hint = "Point at a cell, or go there with the arrow keys; press it to find it above.";

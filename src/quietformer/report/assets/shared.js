@@ -17,7 +17,18 @@ function number(x, digits = 3) {
   if (size >= 10) return x.toFixed(1);
   return x === 0 ? "0" : Number(x.toPrecision(digits)).toString();
 }
+const known = x => typeof x === "number";
+function shown(x, measure) {
+  if (!known(x)) return "broken";
+  if (!["perplexity", "loss"].includes(measure)) return x.toFixed(4);
+  return x >= 1e6 ? x.toExponential(1) : x.toLocaleString("en", {minimumFractionDigits: 2, maximumFractionDigits: 2});
+}
 const name = site => site.replaceAll("_", " ");
+function withCode(tag, text) {
+  const node = el(tag);
+  text.split("`").forEach((part, i) => node.append(i % 2 ? el("code", part) : part));
+  return node;
+}
 function fill(select, options, chosen) {
   select.replaceChildren(...options.map(([value, text]) => { const o = el("option", text); o.value = value; return o; }));
   if (chosen !== undefined) select.value = chosen;
@@ -37,6 +48,21 @@ function facts(pairs) {
   const box = el("div", null, "facts");
   pairs.forEach(([value, meaning]) => { const f = el("div", null, "fact"); f.append(el("b", value), el("span", meaning)); box.append(f); });
   return box;
+}
+// One stop for the tab key; the arrows move from cell to cell, over holes.
+function steer(rows) {
+  const cells = rows.flat().filter(Boolean);
+  cells.forEach((cell, i) => { cell.tabIndex = i ? -1 : 0; });
+  const steps = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
+  rows.forEach((line, i) => line.forEach((cell, j) => cell?.addEventListener("keydown", event => {
+    const step = steps[event.key];
+    if (!step) return;
+    event.preventDefault();
+    for (let r = i + step[0], c = j + step[1]; rows[r] && c >= 0 && c < rows[r].length; r += step[0], c += step[1]) {
+      const next = rows[r][c];
+      if (next) { cell.tabIndex = -1; next.tabIndex = 0; next.focus(); break; }
+    }
+  })));
 }
 const redraw = [];
 function followTheme() {
