@@ -13,8 +13,10 @@ from quietformer.recipe import (
     ModelRecipe,
     OptimizerRecipe,
     Recipe,
+    RoundingRecipe,
     ScheduleRecipe,
     Source,
+    TeacherRecipe,
     TokenizerRecipe,
     TrainingRecipe,
     Variant,
@@ -24,11 +26,11 @@ from quietformer.specs import AttentionSpec, Spec, regularizers
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipe-fields.md"
 SECTIONS: tuple[type[Spec], ...] = (
     ModelRecipe, AttentionSpec, TokenizerRecipe, DataRecipe, Source, AugmentRecipe, OptimizerRecipe, ScheduleRecipe,
-    TrainingRecipe, Variant,
+    TrainingRecipe, TeacherRecipe, RoundingRecipe, Variant,
 )  # fmt: skip
 EXAMPLE = """# mine.yaml: nothing that is not here is needed
 name: mine
-task: causal                    # masked, causal, pairs or images
+task: causal                    # masked, causal, pairs, images or imitate
 model:
   config: {model_type: gpt2, n_embd: 128, n_layer: 4, n_head: 4}
 attention: {gate: "linear(pi_init=0.25)"}

@@ -10,16 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tools.tables import between
+
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ("recipe", "attention", "seed", "steps", "data", "validation", "bigram_perplexity", "majority_accuracy", "outliers",
         "parameters", "steps_per_second", "processes", "versions", "log")  # fmt: skip
-
-
-def between(text: str, mark: str, content: str) -> str:
-    """The text with what stands between two marks replaced."""
-    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
-    before, rest = text.split(begin)
-    return before + begin + content + end + rest.split(end)[1]
 
 
 def run_row(figures: dict[str, Any]) -> str:
@@ -54,7 +49,9 @@ def main() -> None:
     for figures in kept:
         # Sources are named by the files they lie in, wherever that was.
         figures["data"]["sources"] = [Path(name).name for name in figures["data"]["sources"]]
-    commands = [f"quietformer train {figures['recipe']}" for figures in kept]
+    commands = [
+        " ".join(Path(word).name if Path(word).is_absolute() else word for word in run["command"]) for run in runs
+    ]
     content = {"command": "python -m tools.train_tables RUN...", "runs": commands, "figures": kept}
     (ROOT / "results" / "train.json").write_text(json.dumps(content, separators=(",", ":")) + "\n")
 

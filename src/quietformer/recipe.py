@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from quietformer.errors import SpecError
-from quietformer.specs import AttentionSpec, RegularizerSpec, Spec, nested, regularizers
+from quietformer.specs import AttentionSpec, QuantSpec, RegularizerSpec, Spec, nested, regularizers
 
 
 def _listed(value: Any) -> Any:
@@ -106,6 +106,10 @@ class DataRecipe(Spec):
     special_tokens: Literal["sequence", "text"] = Field(
         default="sequence", description="around every sequence, or around every text before they are joined"
     )
+    unit: Literal["sequences", "passages", "images"] = Field(
+        default="sequences",
+        description="for task imitate: running text cut into sequences, passages of one to six sentences, or images",
+    )
     masked: float = Field(default=0.15, gt=0, lt=1, description="share of tokens a masked model is asked for")
     streaming: bool = Field(default=False, description="read as it goes, for data larger than the disk")
     shuffle_buffer: int = Field(default=10_000, ge=1, description="texts to choose from when streaming")
@@ -158,6 +162,9 @@ class OptimizerRecipe(Spec):
     weight_decay: float = Field(default=0.01, ge=0)
     decay_norms: bool = Field(default=False, description="also decay the scales of LayerNorms")
     max_grad_norm: float = Field(default=1.0, ge=0, description="0: no clipping")
+    freeze_embeddings: bool = Field(
+        default=False, description="leave the embeddings of tokens and positions as they are"
+    )
 
     @model_validator(mode="after")
     def _betas_are_shares(self) -> OptimizerRecipe:
@@ -201,12 +208,38 @@ class TrainingRecipe(Spec):
     keep: int = Field(default=2, ge=1, description="checkpoints kept")
     outliers_every: int = Field(default=100, ge=0, description="0: outliers are not watched")
     explosion: float = Field(default=3.0, gt=0, description="stop when the smoothed loss is so far above its best")
+    patience: int = Field(
+        default=0, ge=0, description="for task imitate: stop after so many evaluations without a better one; 0: never"
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainingRecipe:
         if bool(self.steps) == bool(self.epochs):
             raise ValueError("give steps or epochs" + (", not both" if self.steps else ""))
         return self
+
+
+class TeacherRecipe(Spec):
+    """What a model that imitates its own original is held to; each a weight in the loss."""
+
+    title: ClassVar[str] = "teacher"
+    hidden: float = Field(default=1.0, ge=0, description="mean squared difference of hidden states over their variance")
+    last_hidden: float = Field(default=0.0, ge=0, description="the same of the last hidden state alone")
+    pooled: float = Field(default=1.0, ge=0, description="1 - cosine of the mean last hidden state")
+    logits: float = Field(default=1.0, ge=0, description="divergence (Kullback-Leibler) of what a head predicts")
+    objective: float = Field(default=0.0, ge=0, description="a causal model's own loss beside the teacher's")
+
+
+class RoundingRecipe(Spec):
+    """Simulated quantization in the loop of training, at the end of the run; gradients pass straight through."""
+
+    title: ClassVar[str] = "rounding"
+    share: float = Field(default=0.0, ge=0, le=1, description="the last part of the run, of 1")
+    recalibrate_every: int = Field(default=25, ge=1, description="steps after which ranges are found anew")
+    calibration: int = Field(default=64, ge=1, description="training examples that ranges are found on")
+    spec: Annotated[QuantSpec, BeforeValidator(lambda value: nested(QuantSpec, value))] = Field(
+        default_factory=lambda: QuantSpec(per_channel=True), description="the quantization, also that of evaluations"
+    )
 
 
 class Variant(Spec):
@@ -229,7 +262,7 @@ def _variants(value: Any) -> Any:
     return {str(name): nested(Variant, {} if item is None else item) for name, item in value.items()}
 
 
-TASKS = ("masked", "causal", "pairs", "images")
+TASKS = ("masked", "causal", "pairs", "images", "imitate")
 
 
 class Recipe(Spec):
@@ -238,7 +271,7 @@ class Recipe(Spec):
     title: ClassVar[str] = "recipe"
     name: str = Field(default="run", min_length=1)
     about: str = ""
-    task: Literal["masked", "causal", "pairs", "images"]
+    task: Literal["masked", "causal", "pairs", "images", "imitate"]
     seed: int = Field(default=0, ge=0, lt=2**32)
     model: Annotated[ModelRecipe, BeforeValidator(lambda value: nested(ModelRecipe, value))]
     attention: Annotated[AttentionSpec, BeforeValidator(lambda value: nested(AttentionSpec, value))] = Field(
@@ -264,6 +297,12 @@ class Recipe(Spec):
     regularizers: Annotated[tuple[RegularizerSpec, ...], BeforeValidator(_regularizers)] = Field(
         default=(), description="terms added to the loss"
     )
+    teacher: Annotated[TeacherRecipe, BeforeValidator(lambda value: nested(TeacherRecipe, value))] = Field(
+        default_factory=TeacherRecipe
+    )
+    rounding: Annotated[RoundingRecipe, BeforeValidator(lambda value: nested(RoundingRecipe, value))] = Field(
+        default_factory=RoundingRecipe
+    )
     trainer: dict[str, Any] = Field(
         default_factory=dict, description="further TrainingArguments: report_to, fsdp, dataloader_num_workers, ..."
     )
@@ -282,9 +321,25 @@ class Recipe(Spec):
                     )
         if self.task != "images" and (self.patch_norm or self.augment != AugmentRecipe()):
             raise ValueError(f"patch_norm and augment are for task 'images', not {self.task!r}")
-        if self.task == "images" and self.data.streaming:
-            raise ValueError("images are not streamed; give a folder or a dataset that fits the disk")
+        if self.task in ("images", "imitate") and self.data.streaming:
+            raise ValueError(f"task {self.task!r} is not streamed; give data that fits the disk")
+        if self.task == "imitate":
+            self._fits_imitation()
+        elif (self.teacher, self.rounding, self.training.patience, self.data.unit) != (
+            TeacherRecipe(), RoundingRecipe(), 0, "sequences",
+        ):  # fmt: skip
+            raise ValueError(
+                f"teacher, rounding, training.patience and data.unit are for task 'imitate', not {self.task!r}"
+            )
         return self
+
+    def _fits_imitation(self) -> None:
+        if not self.model.pretrained:
+            raise ValueError("task 'imitate' needs a model to imitate: give model.pretrained")
+        if self.model.config or self.model.dropout is not None:
+            raise ValueError("a model that imitates itself has the config it came with, and no dropout; leave both out")
+        if self.trainer.get("fsdp"):
+            raise ValueError("task 'imitate' is not run on a sharded model; leave out trainer.fsdp")
 
 
 def is_path(name: str) -> bool:

@@ -180,8 +180,6 @@ def _next_steps(figures: dict[str, Any], severity: str, affected: list[dict[str,
         f"{affected[0]['site']}=16 and so on).",
     ]
     if figures["model"]["attention"] == "softmax" and figures["model"]["attention_seen"]:
-        steps.insert(
-            1, "Fine-tune it briefly with gates that start open: AttentionSpec(gate=LinearGate.for_pretrained())."
-        )
+        steps.insert(1, f"Heal it by a short fine-tuning that needs no labels: quietformer retrofit {name} OUT.")
         steps.append("If you are about to pre-train: start with clipped softmax or gated attention.")
     return steps

@@ -13,7 +13,7 @@ from quietformer.files import check_place, write_json
 
 
 def convert(
-    model: str = typer.Argument(..., metavar="MODEL", help="A model folder or a hub id."),
+    model: str = typer.Argument(..., metavar="MODEL", help="A model folder, a .gguf file or a hub id."),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     attention: str = typer.Option(
         "", "--attention", metavar="SPEC", help="A normalizer, e.g. 'clipped_softmax(alpha=4)'."
@@ -44,8 +44,9 @@ def convert(
         import torch
 
         import quietformer as qf
+        from quietformer.data.inputs import tokenizer_of
         from quietformer.section import model_spec
-        from quietformer.sources import open_model
+        from quietformer.sources import gguf_file, open_model
         from quietformer.specs import gates, normalizers
 
         named: dict[str, Any] = {"normalizer": normalizers.read(attention)} if attention else {}
@@ -61,7 +62,8 @@ def convert(
     if patch_norm:
         qf.add_patch_norm_(opened)
     with working(f"writing {out}"):
-        qf.save(opened, out)
+        # The files of a folder are copied; those of a GGUF file have to be made.
+        qf.save(opened, out, processor=tokenizer_of(model) if gguf_file(model) else None)
     added = sum(parameter.numel() for parameter in opened.parameters()) - before
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     figures = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from quietformer.analysis.provenance import command_line, versions
 from quietformer.cli.output import Steps, working
 from quietformer.cli.quantization import (
     ActsOption,
@@ -26,11 +27,9 @@ from quietformer.cli.quantization import (
     TextsOption,
     TrustOption,
     WeightsOption,
-    command_line,
     open_source,
     quantize_model,
     shown,
-    versions,
 )
 from quietformer.cli.quantize import check_out
 from quietformer.errors import QuietformerError

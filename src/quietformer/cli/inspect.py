@@ -21,7 +21,7 @@ def inspect(
     models: list[str] = typer.Argument(
         ...,
         metavar="MODEL...",
-        help="A folder, a hub id or 'minilm'; several: checkpoints of one run, the last is shown.",
+        help="A folder, a .gguf file, a hub id or 'minilm'; several: checkpoints of one run, the last is shown.",
     ),
     texts: Path | None = typer.Option(None, "--texts", metavar="FILE", help="Text to run, one paragraph a line."),
     dataset: str = typer.Option("", "--dataset", metavar="NAME", help="Texts of a dataset (hub name or folder)."),

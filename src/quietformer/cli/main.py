@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from quietformer.cli import convert, export, inspect, quantize, recipes, train, variants
+from quietformer.cli import convert, export, inspect, quantize, recipes, retrofit, train, variants
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("quantize")(quantize.quantize)
 app.command("export")(export.export)
 app.command("convert")(convert.convert)
 app.command("train")(train.train)
+app.command("retrofit")(retrofit.retrofit)
 app.command("recipes")(recipes.recipes)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quietformer.analysis.provenance import command_line, versions
 from quietformer.cli.output import Steps, working
 from quietformer.errors import QuietformerError
 
@@ -188,20 +187,6 @@ def quantize_model(
         "versions": versions(),
     }
     return Quantized(model, plan, data, reference, figures)
-
-
-def command_line() -> str:
-    """What was typed, to be run again."""
-    return shlex.join(["quietformer", *sys.argv[1:]])
-
-
-def versions() -> dict[str, str]:
-    import torch
-    import transformers
-
-    from quietformer import __version__
-
-    return {"quietformer": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def shown(value: float | None, name: str) -> str:

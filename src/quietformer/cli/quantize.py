@@ -36,7 +36,7 @@ from quietformer.files import check_place, write_json
 
 
 def quantize(
-    model: str = typer.Argument(..., metavar="MODEL", help="A folder, a hub id or 'minilm'."),
+    model: str = typer.Argument(..., metavar="MODEL", help="A folder, a .gguf file, a hub id or 'minilm'."),
     bits: BitsOption = "w8a8",
     weights: WeightsOption = "minmax",
     acts: ActsOption = "running-minmax",
@@ -96,8 +96,9 @@ def quantize(
     if out is not None:
         with working(f"writing {out}"):
             from quietformer.checkpoint import save
+            from quietformer.sources import gguf_file
 
-            save(opened, out)
+            save(opened, out, processor=data.tokenizer if gguf_file(model) else None)
         print(
             f'quantized model in {out}; load it with quietformer.load("{out}"), ship it with quietformer export {out} OUT'
         )

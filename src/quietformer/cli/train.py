@@ -88,6 +88,12 @@ def _print(figures: dict[str, Any], out: Path) -> None:
     if "perplexity" in found:
         beside = f"  (a bigram model: {figures['bigram_perplexity']:.4g})" if "bigram_perplexity" in figures else ""
         console.print(f"validation perplexity {found['perplexity']:.4g}{beside}")
+    elif "int8" in found:
+        best = figures["best"]
+        console.print(
+            f"{best['measure']} against the original: {found['float']:.4g}, in simulated INT8 {found['int8']:.4g} (best "
+            f"{best['value']:.4g} at step {best['step']:,}, which is what was kept)"
+        )
     else:
         console.print(
             f"validation accuracy {found['accuracy']:.2%}  (the largest class: {figures['majority_accuracy']:.2%})"

@@ -51,7 +51,7 @@ def calibration_data(
     if takes_images(model, texts, dataset, images):
         return _images(model, images, wanted, evaluation, batch_size, pool_size)
     pool, tokenizer, described = sequences_of(model, source, texts, dataset, pool_size, length, 0)
-    types = _token_types(model, tokenizer)
+    types = wants_token_types(model, tokenizer)
     embeddings: Any = model.get_input_embeddings()
     if eval_texts is not None:
         asked, _, other = sequences_of(model, source, eval_texts, "", evaluation, described["length"], 0)
@@ -110,7 +110,7 @@ def _shrink(total: int, calibration: int, evaluation: int) -> tuple[int, int]:
     return total - held_out, held_out
 
 
-def _token_types(model: PreTrainedModel, tokenizer: Any) -> bool:
+def wants_token_types(model: PreTrainedModel, tokenizer: Any) -> bool:
     """Whether the tokenizer hands the model token types, which an exported graph then takes as well."""
     accepted = inspect.signature(model.forward).parameters
     return "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in accepted

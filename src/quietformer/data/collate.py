@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quietformer.data.passages import padded
 from quietformer.data.positions import MASKS, Row, generator
 from quietformer.data.tasks import IGNORED, MASKED_SHARE, REPLACED_SHARE
 from quietformer.errors import QuietformerError
@@ -61,6 +62,17 @@ class PairBatch:
             padding="max_length", max_length=self._length, return_tensors="pt",
         )  # fmt: skip
         return {**batch, "labels": torch.tensor([int(row["labels"]) for row in rows])}
+
+
+class PassageBatch:
+    """Texts of different length, padded to the longest."""
+
+    def __init__(self, pad: int) -> None:
+        self._pad = pad
+
+    def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
+        ids_BT, mask_BT = padded(rows, self._pad)
+        return {"input_ids": torch.from_numpy(ids_BT), "attention_mask": torch.from_numpy(mask_BT)}
 
 
 class ImageBatch:

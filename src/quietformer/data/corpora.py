@@ -140,7 +140,7 @@ def token_rows(texts: Dataset, tokenizer: Any, data: DataRecipe) -> Dataset:
         features=features,
         num_proc=data.processes if data.processes > 1 and len(texts) > TEXTS_AT_ONCE else None,
         # datasets would hash the tokenizer's pickle, which changes when it is first used.
-        new_fingerprint=_fingerprint(texts._fingerprint, packer.tokenizer_fingerprint),
+        new_fingerprint=fingerprint(texts._fingerprint, packer.tokenizer_fingerprint),
         desc="tokenising",
     )
     rows = tokens.with_format("arrow").map(
@@ -148,7 +148,7 @@ def token_rows(texts: Dataset, tokenizer: Any, data: DataRecipe) -> Dataset:
         batched=True,
         batch_size=TEXTS_AT_ONCE,
         features=features,
-        new_fingerprint=_fingerprint(tokens._fingerprint, packer.before, packer.after, packer.room, TEXTS_AT_ONCE),
+        new_fingerprint=fingerprint(tokens._fingerprint, packer.before, packer.after, packer.room, TEXTS_AT_ONCE),
         desc="joining and cutting",
     )
     if not len(rows):
@@ -158,7 +158,7 @@ def token_rows(texts: Dataset, tokenizer: Any, data: DataRecipe) -> Dataset:
     return rows.with_format(None)
 
 
-def _fingerprint(*parts: Any) -> str:
+def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -178,7 +178,7 @@ class Packer:
     def tokenizer_fingerprint(self) -> str:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         whole = backend.to_str() if backend is not None else json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
-        return _fingerprint(whole, self.by_text)
+        return fingerprint(whole, self.by_text)
 
     def tokenise(self, batch: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
         """The tokens of each text; none of what is no text."""

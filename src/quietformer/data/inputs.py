@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,11 +51,9 @@ def sequences_of(
     """Token sequences that fit the model, their tokenizer and what to say of the data."""
     from quietformer.data.texts import dataset_texts, read_texts, token_sequences
 
-    longest: Any = getattr(model.config, "max_position_embeddings", None)
-    learned = isinstance(longest, int) and not hasattr(model.config, "relative_attention_num_buckets")
-    length = (min(DEFAULT_LENGTH, longest) if learned else DEFAULT_LENGTH) if length is None else length
-    if learned and length > longest:
-        raise QuietformerError(f"--length {length} is longer than the {longest} positions of {type(model).__name__}")
+    longest = positions_of(model)
+    length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH) if length is None else length
+    check_length(model, length)
     tokenizer = tokenizer_of(source)
     chosen = read_texts(texts) if texts is not None else dataset_texts(dataset) if dataset else None
     found = token_sequences(chosen, tokenizer, count=count, length=length, seed=seed)
@@ -67,6 +65,28 @@ def sequences_of(
         )
     described = str(texts) if texts is not None else dataset or "built-in prose (documentation of installed packages)"
     return found, tokenizer, {"source": described, "length": length, "seed": seed}
+
+
+def positions_of(model: PreTrainedModel) -> int | None:
+    """The longest sequence the model has positions for, if that is limited."""
+    from torch import nn
+
+    # RoBERTa and its kin count positions from after the padding token.
+    limits = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+    ]
+    longest: Any = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(longest, int) and not hasattr(model.config, "relative_attention_num_buckets"):
+        limits.append(longest)
+    return min(limits, default=None)
+
+
+def check_length(model: PreTrainedModel, length: int) -> None:
+    longest = positions_of(model)
+    if longest is not None and length > longest:
+        raise QuietformerError(f"--length {length} is longer than the {longest} positions of {type(model).__name__}")
 
 
 def labelled_images_of(
@@ -105,8 +125,14 @@ def tokenizer_of(source: str) -> Any:
     """The tokenizer that came with the model."""
     from transformers import AutoTokenizer
 
-    from quietformer.sources import resolve
+    from quietformer.sources import alone, gguf_file, resolve
 
+    if (file := gguf_file(source)) is not None:
+        try:
+            with alone(file) as place:
+                return AutoTokenizer.from_pretrained(**place)
+        except Exception as error:  # whatever a damaged file makes transformers stumble over
+            raise QuietformerError(f"{source} has no tokenizer that loads: {in_one_line(error, 200)}") from None
     folder = Path(resolve(source))
     # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
     if folder.is_dir() and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):

@@ -36,10 +36,13 @@ class Images(Protocol):
 
 
 class Folder:
-    """A folder whose subfolders are the classes."""
+    """A folder whose subfolders are the classes, or of images nobody asks the class of."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, labelled: bool = True) -> None:
         self.paths = image_paths(folder)
+        if not labelled:
+            self.classes, self.labels = [""], np.zeros(len(self.paths), dtype=np.int64)
+            return
         stray = next((path for path in self.paths if path.parent == folder), None)
         if stray is not None:
             raise QuietformerError(f"{stray} is in no class; put the images of a class in a folder of its name")
@@ -160,11 +163,12 @@ def image_rows(
     augment: AugmentRecipe,
     classes: list[str] | None = None,
     limit: int = 0,
+    labelled: bool = True,
 ) -> ImageRows:
-    """The labelled images of all sources; the first source says what the classes are, unless they are given."""
+    """The images of all sources; the first source says what the classes are, unless they are given or not asked for."""
     if channels not in (1, 3):
         raise QuietformerError(f"images have 1 or 3 channels, and the model asks for {channels}")
-    parts: list[Images] = [_read(source) for source in sources]
+    parts: list[Images] = [_read(source, labelled) for source in sources]
     known = list(parts[0].classes if classes is None else classes)
     for source, part in zip(sources, parts, strict=True):
         stranger = next((name for name in part.classes if name not in known), None)
@@ -175,7 +179,7 @@ def image_rows(
     return rows.only(np.sort(_in_turn(rows.labels, limit, seed=0))) if 0 < limit < len(rows) else rows
 
 
-def _read(source: Source) -> Images:
+def _read(source: Source, labelled: bool) -> Images:
     if source.builtin == "digits":
         return Digits()
     if source.builtin:
@@ -185,7 +189,7 @@ def _read(source: Source) -> Images:
     path = Path(source.path)
     if not path.exists():
         raise QuietformerError(f"{path} is not there; give a folder of images whose subfolders are the classes")
-    return read_tables(source, path) if table_files(path, source.split) else Folder(path)
+    return read_tables(source, path) if table_files(path, source.split) else Folder(path, labelled=labelled)
 
 
 def split_rows(rows: ImageRows, hold_out: int, seed: int = 0) -> tuple[ImageRows, ImageRows]:

@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from quietformer.data.corpora import TEXTS_AT_ONCE, Packer
 from quietformer.errors import QuietformerError
 
-ORDER, MASKS, CROPS, BATCHES = range(4)
+ORDER, MASKS, CROPS, BATCHES, PASSAGES = range(5)
 """What a stream of random numbers is for; streams of different purposes share nothing."""
 
 Row = dict[str, Any]
@@ -57,16 +57,16 @@ class Selection:
     """Some of the rows, in a given order."""
 
     def __init__(self, rows: Rows, indices: np.ndarray[Any, Any]) -> None:
-        self._rows, self._indices = rows, indices
+        self._rows, self.indices = rows, indices
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self.indices)
 
     def take(self, indices: Sequence[int], positions: Sequence[int] | None) -> list[Row]:
-        return self._rows.take([int(self._indices[index]) for index in indices], positions)
+        return self._rows.take([int(self.indices[index]) for index in indices], positions)
 
 
-def hold_out(rows: Rows, count: int, what: str) -> tuple[Rows, Rows]:
+def hold_out(rows: Rows, count: int, what: str) -> tuple[Selection, Selection]:
     """The rows to train on and `count` others to validate on, always the same ones."""
     total = len(rows)
     if total <= count:

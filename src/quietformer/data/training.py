@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoTokenizer
 
-from quietformer.data.collate import CausalBatch, Collate, ImageBatch, MaskedBatch, PairBatch
+from quietformer.data.collate import CausalBatch, Collate, ImageBatch, MaskedBatch, PairBatch, PassageBatch
 from quietformer.data.corpora import Packer, texts_of, token_rows
-from quietformer.data.inputs import tokenizer_of
+from quietformer.data.inputs import padding_of, tokenizer_of
 from quietformer.data.labelled_images import ImageRows, image_rows, split_rows
 from quietformer.data.pairs import class_names, encode_pairs, pair_rows
+from quietformer.data.passages import BySize, passage_rows, row_lengths
 from quietformer.data.positions import (
     CROPS,
     InOrder,
@@ -51,6 +52,7 @@ class TrainingData:
     tokenizer: Any
     classes: list[str] | None
     described: dict[str, Any]
+    lengths: np.ndarray[Any, Any] | None = None  # of rows that differ in it
 
     @property
     def majority(self) -> float | None:
@@ -74,16 +76,20 @@ class TrainingData:
     def fingerprint(self) -> dict[str, Any]:
         """What tells this data from other data: how much there is, and some of it."""
         found: dict[str, Any] = {"examples": self.examples, "validation": len(self.validation)}
-        if self.examples is not None and not isinstance(self.validation, _Images):
+        if self.examples is not None and not isinstance(self.rows, _Images):
             rows: Any = self.rows
             places = np.linspace(0, len(rows) - 1, min(64, len(rows))).astype(int).tolist()
             some = [np.asarray(row["input_ids"]).tolist() for row in rows.take(places, None)]
             found["sample"] = hashlib.sha256(json.dumps(some).encode()).hexdigest()[:16]
         return found
 
-    def training_set(self, total: int, seed: int) -> Any:
+    def training_set(self, total: int, seed: int, batch_size: int) -> Any:
         """`total` positions in a row."""
-        return self.rows if isinstance(self.rows, Streamed) else Positions(self.rows, total, seed)
+        if isinstance(self.rows, Streamed):
+            return self.rows
+        if self.lengths is not None:
+            return BySize(self.rows, self.lengths, total, batch_size=batch_size, seed=seed)
+        return Positions(self.rows, total, seed)
 
     def validation_set(self) -> TorchDataset[Row]:
         return InOrder(self.validation)
@@ -92,10 +98,12 @@ class TrainingData:
 def training_data(recipe: Recipe, run: Path, *, image_shape: tuple[int, int] = (0, 0)) -> TrainingData:
     """The data of a recipe; a tokenizer that has to be trained is kept in the run folder."""
     data = recipe.data
-    if recipe.task == "images":
+    if takes_images(recipe):
         found = _image_data(recipe, *image_shape)
     elif recipe.task == "pairs":
         found = _pair_data(recipe, run)
+    elif data.unit == "passages":
+        found = _passage_data(recipe)
     elif data.streaming:
         found = _stream_data(recipe, run)
     else:
@@ -111,13 +119,21 @@ def training_data(recipe: Recipe, run: Path, *, image_shape: tuple[int, int] = (
     return found
 
 
-def collate_for(recipe: Recipe, data: TrainingData, vocabulary: int, *, seed: int) -> Collate:
-    """What makes batches of rows; `seed` draws the masks."""
-    if recipe.task == "masked":
+def takes_images(recipe: Recipe) -> bool:
+    return recipe.task == "images" or recipe.data.unit == "images"
+
+
+def collate_for(
+    recipe: Recipe, data: TrainingData, vocabulary: int, *, seed: int, imitated: str | None = None
+) -> Collate:
+    """What makes batches of rows; `seed` draws the masks, `imitated` is the task of a model that imitates itself."""
+    if takes_images(recipe):
+        return ImageBatch()
+    if recipe.data.unit == "passages":
+        return PassageBatch(padding_of(data.tokenizer))
+    if "masked" in (recipe.task, imitated):
         return MaskedBatch(data.tokenizer, vocabulary=vocabulary, probability=recipe.data.masked, seed=seed)
-    if recipe.task == "causal":
-        return CausalBatch()
-    return PairBatch(data.tokenizer, recipe.data.length) if recipe.task == "pairs" else ImageBatch()
+    return PairBatch(data.tokenizer, recipe.data.length) if recipe.task == "pairs" else CausalBatch()
 
 
 def tokenizer_for(recipe: Recipe, run: Path, texts: Any) -> Any:
@@ -148,6 +164,25 @@ def _text_data(recipe: Recipe, run: Path) -> TrainingData:
     else:
         rows, validation = hold_out(rows, data.hold_out, f"sequences of {data.length} tokens")
     return TrainingData(rows, validation, tokenizer, None, _described(recipe, "sequences"))
+
+
+def _passage_data(recipe: Recipe) -> TrainingData:
+    data = recipe.data
+    texts = texts_of(data.train, data)
+    if not len(texts):
+        raise QuietformerError(f"{data.train[0].name} holds no text")
+    tokenizer = tokenizer_of(recipe.tokenizer.pretrained or recipe.model.pretrained)
+    dataset = passage_rows(texts, tokenizer, data)
+    rows: Rows = TokenRows(dataset)
+    lengths = row_lengths(dataset)
+    validation: Rows
+    if data.validation:
+        others = texts_of(data.validation, data.model_copy(update={"limit": 0}))
+        validation = TokenRows(passage_rows(others, tokenizer, data))
+    else:
+        rows, validation = hold_out(rows, data.hold_out, "passages")
+        lengths = lengths[rows.indices]
+    return TrainingData(rows, validation, tokenizer, None, _described(recipe, "passages"), lengths)
 
 
 def _stream_data(recipe: Recipe, run: Path) -> TrainingData:
@@ -217,18 +252,25 @@ class _Images:
 
 def _image_data(recipe: Recipe, size: int, channels: int) -> TrainingData:
     data, seed = recipe.data, recipe.seed
-    images = image_rows(data.train, size=size, channels=channels, augment=recipe.augment, limit=data.limit)
+    labelled = recipe.task == "images"
+    images = image_rows(
+        data.train, size=size, channels=channels, augment=recipe.augment, limit=data.limit, labelled=labelled
+    )
     if data.validation:
         others = image_rows(
-            data.validation, size=size, channels=channels, augment=recipe.augment, classes=images.classes
+            data.validation,
+            size=size,
+            channels=channels,
+            augment=recipe.augment,
+            classes=images.classes,
+            labelled=labelled,
         )
     else:
         images, others = split_rows(images, data.hold_out)
-    return TrainingData(
-        _Images(images, seed), _Images(others, seed), None, images.classes, _described(recipe, "images")
-    )
+    classes = images.classes if labelled else None
+    return TrainingData(_Images(images, seed), _Images(others, seed), None, classes, _described(recipe, "images"))
 
 
 def _described(recipe: Recipe, unit: str) -> dict[str, Any]:
     names = {"sources": [source.name for source in recipe.data.train], "unit": unit}
-    return names | ({} if recipe.task == "images" else {"length": recipe.data.length})
+    return names | ({} if takes_images(recipe) else {"length": recipe.data.length})

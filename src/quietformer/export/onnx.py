@@ -68,9 +68,10 @@ def export_onnx(
     weight_type: WeightType = "auto",
     keep_float: bool = False,
     threads: int | None = None,
+    timed: bool = True,
     tell: Callable[[str], None] = lambda what: None,
 ) -> ExportResult:
-    """Write the model as INT8 ONNX into a folder, all or nothing; the batches check it and are timed."""
+    """Write the model as INT8 ONNX into a folder, all or nothing; the batches check it, and the first is timed."""
     folder = Path(folder)
     placed = quantizers(model)
     if not placed or not all(quantizer.calibrated for quantizer in placed.values()):
@@ -117,7 +118,8 @@ def export_onnx(
                 "point, so it was not written; the exporter has mistranslated something"
             )
         cosine, share = _agreement(model, draft / INTEGER, batches, output)
-        tell("measuring latency")
+        if timed:
+            tell("measuring latency")
         result = ExportResult(
             model=type(model).__name__,
             output=output,
@@ -130,7 +132,7 @@ def export_onnx(
             equal_to_simulation=share,
             signed_equal=equal,
             bytes=sizes,
-            latency=_latency(model, draft, batches[0], threads),
+            latency=_latency(model, draft, batches[0], threads) if timed else [],
             threads=threads or torch.get_num_threads(),
             versions=_versions(),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = "checkpoints"
@@ -56,14 +57,14 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def keep_last(run: Path, count: int, *, also: int | None = None) -> None:
+def keep_last(run: Path, count: int, *, also: Iterable[int | None] = ()) -> None:
     """Delete all but the newest; each leaves its place at once, so no reader meets half of one.
 
-    `also` is a step whose newest checkpoint, or the one before it, is kept besides.
+    `also` are steps whose checkpoint, or the newest before it, is kept besides.
     """
-    spared = None if also is None else checkpoint_before(run, also)
+    spared = {checkpoint_before(run, step) for step in also if step is not None}
     for path in whole_checkpoints(run)[:-count]:
-        if path != spared:
+        if path not in spared:
             _discard(path)
 
 

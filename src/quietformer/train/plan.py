@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from quietformer.attention.layers import CORE
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, SpecError
 from quietformer.families.layout import find_blocks, head_modules
 from quietformer.families.vit import NORM
 from quietformer.recipe import Recipe
@@ -43,6 +43,8 @@ def plan(
     `examples` is how many sequences, pairs or images the data has, for recipes that count in epochs; `vocabulary` and
     `labels` are what the data will bring where the recipe's config does not say.
     """
+    if recipe.task == "imitate":
+        raise SpecError("a model that imitates itself is not planned; its run says what it takes")
     check_trainer_fields(recipe.trainer)
     notes: list[str] = []
     vocabulary = _vocabulary(recipe, vocabulary, notes)

@@ -87,6 +87,8 @@ class ProgressCallback(TrainerCallback):
 
 
 def validation_line(metrics: dict[str, Any]) -> str:
+    if "eval_int8" in metrics:
+        return f"against the original {metrics['eval_float']:.4g}, in simulated INT8 {metrics['eval_int8']:.4g}"
     if "eval_perplexity" in metrics:
         return f"validation perplexity {metrics['eval_perplexity']:.4g}"
     return f"validation accuracy {metrics['eval_accuracy']:.2%}, loss {metrics['eval_nll']:.3f}"

@@ -78,6 +78,14 @@ def read_recipe(name: str, *, variant: str = "", changes: Iterable[str] = ()) ->
     return recipe
 
 
+def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+    """The recipe with `key=value` changes applied."""
+    fields = recipe.to_dict()
+    for change in changes:
+        _apply(fields, *_split(change))
+    return Recipe(**fields)
+
+
 def write_recipe(path: Path, recipe: Recipe) -> None:
     """The resolved recipe, every field written out, so that later defaults cannot change it."""
     write_text(path, f"# Resolved by quietformer: every field as it was run.\n{as_yaml(recipe)}")

@@ -14,23 +14,37 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from transformers import PreTrainedModel, TrainingArguments
 
 from quietformer.analysis.bigram import bigram_perplexity
 from quietformer.analysis.inspect import inspect
+from quietformer.analysis.task import task_of
 from quietformer.checkpoint import quiet_transformers
-from quietformer.data.inputs import image_size
-from quietformer.data.training import TrainingData, collate_for, training_data
+from quietformer.data.collate import Collate
+from quietformer.data.inputs import check_length, image_size
+from quietformer.data.training import TrainingData, collate_for, takes_images, training_data
 from quietformer.errors import QuietformerError, SpecError, in_one_line
 from quietformer.files import finite, write_json
 from quietformer.recipe import Recipe, Source
 from quietformer.sources import open_model
 from quietformer.train.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
+from quietformer.train.best import BestWatch
 from quietformer.train.build import build_model
 from quietformer.train.callbacks import OutlierCallback, WarmupCallback
-from quietformer.train.checkpoints import clear_leftovers, keep_last, last_checkpoint, step_of
+from quietformer.train.checkpoints import checkpoint_before, clear_leftovers, keep_last, last_checkpoint, step_of
 from quietformer.train.divergence import LossWatch
+from quietformer.train.imitation import (
+    FLOAT,
+    INTEGER,
+    ImitationTrainer,
+    RoundingCallback,
+    as_floating_point,
+    freeze_embeddings_,
+    quality_of,
+    student_of,
+)
 from quietformer.train.interrupt import StopOnSignal, StoppedError
 from quietformer.train.model_config import make_config
 from quietformer.train.progress import ProgressCallback
@@ -82,23 +96,29 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
         raise SpecError("trainer.fsdp shares a model among processes and there is one; start with torchrun")
     if arguments.process_index == 0:
         start(run, recipe)
-    make_config(recipe)  # mistakes in it are found before the data is read
+    teacher = open_model(recipe.model.pretrained) if recipe.task == "imitate" else None
+    if teacher is not None and not takes_images(recipe):
+        check_length(teacher, recipe.data.length)
+    if teacher is None:
+        make_config(recipe)  # mistakes in it are found before the data is read
     if recipe.training.precision == "fp16" and not arguments.fp16:
         say("fp16 needs a GPU; training in fp32 here")
     say(f"reading {', '.join(source.name for source in recipe.data.train)}")
     with arguments.main_process_first(desc="data"):  # the others find what the first has cached
-        data = training_data(recipe, run, image_shape=_image_shape(recipe))
+        data = training_data(recipe, run, image_shape=_image_shape(recipe, teacher))
     if arguments.process_index == 0:
         check_data(run, data.fingerprint)
     steps = steps_of(recipe, data.examples)
     set_sizes_(arguments, recipe, steps)
     resumed = last_checkpoint(run)
-    model = open_or_build(recipe, data, resumed)
+    model = open_or_build(recipe, data, resumed, teacher)
+    if recipe.optimizer.freeze_embeddings:
+        freeze_embeddings_(model)
     shard_blocks_(arguments, model)
     if arguments.process_index == 0:
         check_space(run, sum(parameter.numel() for parameter in model.parameters()), recipe.training.keep)
     try:
-        trainer, progress = make_trainer(recipe, run, arguments, model, data, steps)
+        trainer, progress = make_trainer(recipe, run, arguments, model, data, steps, teacher)
     except (RuntimeError, ImportError, TypeError) as error:  # trackers and kernels that are not installed
         raise SpecError(f"the Trainer does not take this recipe: {in_one_line(error)}") from error
     say(_summary(model, data, recipe, steps))
@@ -112,7 +132,8 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
     try:
         with stop.listening():
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        if trainer.state.global_step < steps:
+        gave_up = isinstance(trainer, ImitationTrainer) and trainer.best.gave_up
+        if trainer.state.global_step < steps and not gave_up:
             raise StoppedError(
                 f"stopped at step {trainer.state.global_step} of {steps}; the same command goes on from there"
             )
@@ -120,6 +141,7 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
         metrics = trainer.evaluate()
     finally:
         progress.close()
+    steps = trainer.state.global_step
     return _finish(recipe, run, trainer, data, metrics, steps, (steps - done) / max(seconds, 1e-9), say)
 
 
@@ -144,21 +166,26 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
 
 def _absolute_folder(name: str) -> str:
-    return os.path.abspath(name) if name and os.path.isdir(name) else name
+    return os.path.abspath(name) if name and os.path.exists(name) else name
 
 
-def _image_shape(recipe: Recipe) -> tuple[int, int]:
-    if recipe.task != "images":
+def _image_shape(recipe: Recipe, teacher: PreTrainedModel | None) -> tuple[int, int]:
+    if not takes_images(recipe):
         return (0, 0)
-    return image_size(make_config(recipe))
+    return image_size(make_config(recipe) if teacher is None else teacher)
 
 
-def open_or_build(recipe: Recipe, data: TrainingData, resumed: Path | None) -> PreTrainedModel:
+def open_or_build(
+    recipe: Recipe, data: TrainingData, resumed: Path | None, teacher: PreTrainedModel | None = None
+) -> PreTrainedModel:
     """As the recipe describes it, or as the checkpoint has it."""
     from quietformer.data.tokenizers import special_ids
 
     if resumed is not None:
         return open_model(str(resumed))
+    if teacher is not None:
+        torch.manual_seed(recipe.seed)
+        return student_of(teacher, recipe.attention)
     return build_model(
         recipe,
         vocabulary=None if data.tokenizer is None else len(data.tokenizer),
@@ -168,27 +195,48 @@ def open_or_build(recipe: Recipe, data: TrainingData, resumed: Path | None) -> P
 
 
 def make_trainer(
-    recipe: Recipe, run: Path, arguments: TrainingArguments, model: PreTrainedModel, data: TrainingData, steps: int
-) -> tuple[QuietTrainer, ProgressCallback]:
+    recipe: Recipe, run: Path, arguments: TrainingArguments, model: PreTrainedModel, data: TrainingData, steps: int,
+    teacher: PreTrainedModel | None = None,
+) -> tuple[QuietTrainer, ProgressCallback]:  # fmt: skip
     training = recipe.training
     words = recipe.task in ("masked", "causal")
     per_step = training.batch_size * (recipe.data.length if words else 1)
     progress = ProgressCallback(words=words, unit="tokens" if words else data.described["unit"], per_step=per_step)
     examples = data.examples or steps * training.batch_size
-    vocabulary = 0 if recipe.task == "images" else _vocabulary(model)
-    trainer = QuietTrainer(
+    vocabulary = 0 if takes_images(recipe) else _vocabulary(model)
+    imitated = None if teacher is None else task_of(teacher)
+    collate = collate_for(recipe, data, vocabulary, seed=recipe.seed, imitated=imitated)
+    kind, more, callbacks = _imitation(recipe, data, collate, teacher, imitated)
+    trainer = kind(
         model, arguments, recipe, run,
         warmup=warmup_steps(recipe.schedule, examples / training.batch_size),
-        train_dataset=data.training_set(steps * training.batch_size, recipe.seed),
+        train_dataset=data.training_set(steps * training.batch_size, recipe.seed, training.batch_size),
         eval_dataset=data.validation_set(),
-        data_collator=collate_for(recipe, data, vocabulary, seed=recipe.seed),
+        data_collator=collate,
         processing_class=data.tokenizer,
-        callbacks=[WarmupCallback(), LossWatch(training.explosion), progress],
+        callbacks=[WarmupCallback(), LossWatch(training.explosion), *callbacks, progress],
+        **more,
     )  # fmt: skip
     trainer.remove_callback(transformers.PrinterCallback)
     if training.outliers_every and not training.compile:
         OutlierCallback(every=training.outliers_every).attach_(trainer)
+    if recipe.rounding.share:
+        assert isinstance(trainer, ImitationTrainer)
+        # Before all others: what watches the attention of a step must find the taps it will use.
+        rounding = RoundingCallback(recipe.rounding, trainer.quality.calibration, model, steps)
+        trainer.callback_handler.callbacks.insert(0, rounding)
     return trainer, progress
+
+
+def _imitation(
+    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel | None, task: str | None
+) -> tuple[type[QuietTrainer], dict[str, Any], list[transformers.TrainerCallback]]:  # fmt: skip
+    """The kind of trainer, what it needs besides, and who listens to it."""
+    if teacher is None or task is None:
+        return QuietTrainer, {}, []
+    quality = quality_of(recipe, data, collate, teacher, task)
+    callbacks: list[transformers.TrainerCallback] = [BestWatch(INTEGER, quality.better, recipe.training.patience)]
+    return ImitationTrainer, {"teacher": teacher, "quality": quality}, callbacks
 
 
 def _summary(model: PreTrainedModel, data: TrainingData, recipe: Recipe, steps: int) -> str:
@@ -207,6 +255,7 @@ def _finish(
 ) -> dict[str, Any]:  # fmt: skip
     """The model into the run folder, looked at once more, and the figures beside it."""
     state = trainer.whole_state()
+    best = trainer.best if isinstance(trainer, ImitationTrainer) else None
     figures = {
         "kind": "train",
         "recipe": recipe.name,
@@ -225,7 +274,13 @@ def _finish(
     }
     if trainer.args.process_index == 0:
         say("writing the model and looking at it")
-        write_final_model(trainer._inner(), run, data.tokenizer, state)
+        final = trainer._inner()
+        if best is not None:
+            figures["best"] = {"step": best.step, "value": best.value, "measure": trainer.quality.primary}  # type: ignore[attr-defined]
+            if best.step not in (None, steps) and (kept := checkpoint_before(run, best.step)) is not None:
+                final = open_model(str(kept))
+            as_floating_point(final, recipe.attention)
+        write_final_model(final, run, data.tokenizer, state)
         model = open_model(str(run))
         figures["parameters"] = sum(parameter.numel() for parameter in model.parameters())
         figures["outliers"] = _headline(model, trainer)
@@ -241,7 +296,7 @@ def _finish(
 
 
 def _is_measure(name: str) -> bool:
-    return name in ("eval_nll", "eval_perplexity", "eval_accuracy")
+    return name in ("eval_nll", "eval_perplexity", "eval_accuracy", FLOAT, INTEGER)
 
 
 def _headline(model: PreTrainedModel, trainer: QuietTrainer) -> dict[str, Any]:

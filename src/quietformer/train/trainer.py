@@ -258,11 +258,15 @@ class QuietTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(self.run_folder, f"checkpoint-{self.state.global_step}")
-                keep_last(self.run_folder, self.recipe.training.keep, also=self._watch.suspect_since)
+                keep_last(self.run_folder, self.recipe.training.keep, also=self._kept_besides())
         except (OSError, SafetensorError) as error:
             shutil.rmtree(self.run_folder / FOLDER / STAGING, ignore_errors=True)
             raise unwritable(self.run_folder, error) from error
         self.accelerator.wait_for_everyone()
+
+    def _kept_besides(self) -> list[int | None]:
+        """Steps whose checkpoints are not to be deleted for being old."""
+        return [self._watch.suspect_since]
 
     def _check_weights(self) -> None:
         """A checkpoint to go back to must be worth going back to."""

@@ -1,0 +1,1 @@
+"""Models set side by side: before and after, one variant and another."""

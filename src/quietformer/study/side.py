@@ -1,0 +1,123 @@
+"""One side of a before and after: a model's outliers, and what quantization, simulated and real, leaves of it."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from quietformer.analysis.evaluate import Reference, evaluate
+from quietformer.analysis.inspect import inspect
+from quietformer.analysis.quantization import measure_seeds
+from quietformer.data.calibration import CalibrationData
+from quietformer.errors import QuietformerError
+from quietformer.quant.calibrate import quantize_
+from quietformer.specs import QuantSpec
+
+INSPECTED = 64
+"""Sequences or images whose activations are looked at."""
+CHECKED = 8
+"""Batches that an export is compared with its simulation on."""
+WEIGHTS = {"per_tensor": False, "per_channel": True}
+
+Tell = Callable[[str, int, int], None]
+
+
+def look(model: PreTrainedModel, data: CalibrationData, name: str, tell: Tell) -> dict[str, Any]:
+    """The figures of `quietformer inspect` on some of the evaluation data."""
+    few = _first(data.evaluation, INSPECTED)
+    tokenizer = data.tokenizer
+    report = inspect(
+        model,
+        few,
+        token_text=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
+        special_tokens=() if tokenizer is None else tokenizer.all_special_ids,
+        name=name,
+        progress=lambda done: tell("looking for outliers", done, INSPECTED),
+    )
+    return report.figures
+
+
+def measure_side(
+    model: PreTrainedModel,
+    data: CalibrationData,
+    reference: Reference,
+    inspected: dict[str, Any],
+    *,
+    seeds: int,
+    real: bool,
+    folder: Path | None,
+    tell: Tell,
+) -> dict[str, Any]:
+    """Everything against the original; real INT8 with a scale for each channel of a weight stays in `folder`, if given."""
+    total = len(data.evaluation)
+    floating = evaluate(
+        model, data.evaluation, reference.task, reference,
+        progress=lambda done: tell("evaluating in floating point", done, total),
+    )  # fmt: skip
+    side: dict[str, Any] = {
+        "inspect": inspected,
+        "float": floating.to_dict()["figures"],
+        "simulated": {},
+        "real": {"per_tensor": None, "per_channel": None, "latency": [], "bytes": {}, "agreement": None}
+        if real
+        else None,
+    }
+    for name, per_channel in WEIGHTS.items():
+        quantized = copy.deepcopy(model)
+        quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
+        measured = measure_seeds(quantized, data, reference, seeds, tell)
+        side["simulated"][name] = measured["quantized"]
+        if real:
+            place = folder if per_channel else None
+            try:
+                side["real"] |= _export(quantized, data, reference, name, place, tell)
+            except QuietformerError as error:  # a graph that does not export is still simulated
+                side["real"]["error"] = str(error)
+    return side
+
+
+def _export(
+    model: PreTrainedModel, data: CalibrationData, reference: Reference, name: str, folder: Path | None, tell: Tell
+) -> dict[str, Any]:
+    from quietformer.export.onnx import INTEGER, export_onnx
+    from quietformer.export.session import OnnxModel
+
+    with tempfile.TemporaryDirectory() as scratch:
+        place = folder or Path(scratch) / "int8"
+        timed = name == "per_channel"
+        result = export_onnx(
+            model,
+            place,
+            data.evaluation[:CHECKED],
+            processor=data.tokenizer,
+            timed=timed,
+            tell=lambda what: tell(what, 0, 0),
+        )
+        tell("evaluating real INT8", 0, 0)
+        found = evaluate(OnnxModel(place / INTEGER), data.evaluation, reference.task, reference)
+        figures: dict[str, Any] = {name: found.to_dict()["figures"]}
+        if timed:
+            figures |= {
+                "latency": result.latency,
+                "bytes": result.bytes,
+                "threads": result.threads,
+                "agreement": {"cosine": result.cosine_to_simulation, "equal": result.equal_to_simulation},
+            }
+        return figures
+
+
+def _first(batches: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Whole batches with at least so many sequences, without labels."""
+    chosen: list[dict[str, Any]] = []
+    seen = 0
+    for batch in batches:
+        if seen >= count:
+            break
+        chosen.append({name: value for name, value in batch.items() if name != "labels"})
+        seen += len(next(iter(batch.values())))
+    return chosen

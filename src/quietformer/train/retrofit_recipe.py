@@ -1,0 +1,110 @@
+"""The recipe that heals a pretrained model: defaults by the kind of model and by its own activations.
+
+Where the numbers come from is in docs/retrofit.md.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from quietformer.recipe import (
+    DataRecipe,
+    ModelRecipe,
+    OptimizerRecipe,
+    Recipe,
+    RoundingRecipe,
+    ScheduleRecipe,
+    Source,
+    TeacherRecipe,
+    TrainingRecipe,
+)
+from quietformer.specs import AttentionSpec, QuantSpec, gates, normalizers
+from quietformer.train.regularizers import ActivationPenalty
+
+LONG_TAIL = 6.0
+"""The penalty begins at so many times what 99 % of the FFN's outputs stay within."""
+STRENGTH_PER_FEATURE = 2e-3
+"""The penalty is a mean over features and an outlier is one of them, so its strength grows with their number."""
+EVALUATIONS = 8
+WATCHED = 128
+"""Examples that choose the best checkpoint; nothing is reported of them."""
+BATCHES = {"passages": 16, "sequences": 4, "images": 16}
+LENGTHS = {"passages": 64, "sequences": 128, "images": 128}
+UNITS = {
+    "embedding": "passages",
+    "classes": "passages",
+    "masked": "sequences",
+    "causal": "sequences",
+    "image": "images",
+}
+
+
+def retrofit_recipe(
+    model: str,
+    task: str,
+    inspected: dict[str, Any],
+    *,
+    width: int,
+    attention: AttentionSpec,
+    sources: Iterable[Source],
+    steps: int,
+    batch_size: int | None,
+    length: int | None,
+    learning_rate: float,
+    gate_factor: float,
+    penalty: float | None,
+    threshold: float | None,
+    site: str,
+    rounding: float,
+    seed: int,
+    measured: int,
+) -> Recipe:
+    """What `quietformer retrofit` trains; None asks for what suits the model, `measured` examples stay for the figures."""
+    unit = UNITS[task]
+    batch_size = batch_size or BATCHES[unit]
+    length = length or LENGTHS[unit]
+    strength = STRENGTH_PER_FEATURE * width if penalty is None else penalty
+    terms = []
+    if strength:
+        bound = long_tail(inspected, site) if threshold is None else threshold
+        terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
+    every = max(1, steps // EVALUATIONS)
+    return Recipe(
+        name="retrofit",
+        task="imitate",
+        seed=seed,
+        model=ModelRecipe(pretrained=model),
+        attention=attention,
+        data=DataRecipe(train=tuple(sources), unit=unit, length=length, hold_out=WATCHED + measured, validation_limit=WATCHED),  # type: ignore[arg-type]
+        optimizer=OptimizerRecipe(
+            learning_rate=learning_rate, gate_factor=gate_factor, weight_decay=0.0, freeze_embeddings=True
+        ),
+        schedule=ScheduleRecipe(shape="cosine", warmup_steps=min(50, steps // 8), final=learning_rate / 50),
+        training=TrainingRecipe(
+            steps=steps, batch_size=batch_size, evaluate_every=every, save_every=every, log_every=max(1, steps // 40),
+            patience=EVALUATIONS // 2, outliers_every=max(1, steps // 40),
+        ),
+        regularizers=tuple(terms),
+        teacher=TeacherRecipe(),
+        rounding=RoundingRecipe(share=rounding, spec=QuantSpec(per_channel=True)),
+    )  # fmt: skip
+
+
+def attention_for_pretrained(normalizer: str, gate: str) -> AttentionSpec:
+    """From text; a gate that is named without fields gets the paper's setting for fine-tuning, open at the start."""
+    spec = None
+    if gate != "none":
+        spec = gates.read(gate)
+        if "(" not in gate:
+            spec = type(spec).for_pretrained()  # type: ignore[attr-defined]
+    return AttentionSpec(normalizer=normalizers.read(normalizer), gate=spec)
+
+
+def long_tail(inspected: dict[str, Any], site: str) -> float:
+    """Where the tail begins: a multiple of what 99 % stay within, in the layer in the middle."""
+    within = [
+        max(-row["percentiles"]["1"], row["percentiles"]["99"]) for row in inspected["sites"] if row["site"] == site
+    ]
+    return float(f"{LONG_TAIL * statistics.median(within):.3g}") if within else LONG_TAIL

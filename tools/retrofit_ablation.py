@@ -1,0 +1,140 @@
+"""What each part of a retrofit contributes: the same short run of MiniLM with every kind of attention, with and without the
+penalty, over several seeds. Writes results/retrofit_ablation.json and the table of docs/retrofit.md.
+
+    python -m tools.retrofit_ablation RUNS --texts reviews.txt --eval-texts wikitext.txt --eval-texts sentences.txt
+
+A run that is finished in RUNS is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from tools.tables import write_between
+
+from quietformer.analysis.evaluate import evaluate, reference_run
+from quietformer.analysis.inspect import inspect
+from quietformer.analysis.provenance import versions
+from quietformer.analysis.task import task_of
+from quietformer.files import finite, write_json
+from quietformer.quant.calibrate import calibrate_, quantize_
+from quietformer.recipe import Source
+from quietformer.sources import open_model
+from quietformer.specs import QuantSpec
+from quietformer.study.retrofit import RetrofitOptions, extremes, make_recipe, measuring_data
+from quietformer.train.retrofit_recipe import attention_for_pretrained
+from quietformer.train.run import train
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "no change at all": {},
+    "penalty alone": {"gate": "none"},
+    "linear gate": {"gate": "linear"},
+    "MLP gate": {"gate": "mlp"},
+    "all-heads gate": {"gate": "all_heads"},
+    "clipped softmax": {"gate": "none", "normalizer": "clipped_softmax(alpha=4,warmup_steps=100)"},
+    "linear gate, no penalty": {"gate": "linear", "penalty": 0.0},
+}
+MEASURES = ("float", "reach", "kurtosis", "per_tensor", "per_channel")
+JSON, DOCS = Path("results/retrofit_ablation.json"), Path("docs/retrofit.md")
+
+
+def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespace) -> RetrofitOptions:
+    return RetrofitOptions(
+        attention=attention_for_pretrained(variant.get("normalizer", "softmax"), variant.get("gate", "none")),
+        sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
+        evaluation=[Source(path=text) for text in arguments.eval_texts],
+        steps=arguments.steps, batch_size=arguments.batch_size, penalty=variant.get("penalty"), rounding=0.0, seed=seed,
+        sequences=arguments.sequences, changes=["training.evaluate_every=0", "training.save_every=0"],
+    )  # fmt: skip
+
+
+def measure(model: Any, data: Any, reference: Any, seed: int) -> dict[str, float | None]:
+    found = evaluate(model, data.evaluation, reference.task, reference)
+    reach, kurtosis = extremes(inspect(model, data.evaluation[:4]).figures)
+    figures: dict[str, float | None] = {"float": found.value, "reach": reach, "kurtosis": kurtosis}
+    for name, per_channel in (("per_tensor", False), ("per_channel", True)):
+        quantized = copy.deepcopy(model)
+        quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
+        calibrate_(quantized, data.calibration(seed))
+        figures[name] = evaluate(quantized, data.evaluation, reference.task, reference).value
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--texts", action="append", default=[])
+    parser.add_argument("--eval-texts", action="append", default=[])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    model = open_model(arguments.model)
+    task = task_of(model)
+    plain = options_for({}, 0, arguments)
+    rows: dict[str, list[dict[str, float | None]]] = {name: [] for name in VARIANTS}
+    data = measuring_data(
+        make_recipe(arguments.model, model, task, {"sites": []}, plain), Path("."), model, task, plain
+    )
+    reference = reference_run(model, data.evaluation, task)
+    looked = inspect(model, data.evaluation[:4]).figures
+    for seed in range(arguments.seeds):
+        for name, variant in VARIANTS.items():
+            place = arguments.runs / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
+            kept = place / "ablation.json"
+            if not kept.is_file():
+                if variant:
+                    recipe = make_recipe(arguments.model, model, task, looked, options_for(variant, seed, arguments))
+                    train(recipe, place, say=lambda text: print(text, file=sys.stderr, flush=True))
+                trained = open_model(str(place)) if variant else model
+                place.mkdir(parents=True, exist_ok=True)
+                write_json(kept, finite(measure(trained, data, reference, seed)))
+            rows[name].append(json.loads(kept.read_text()))
+            print(f"{name}, seed {seed}: {rows[name][-1]}", flush=True)
+            report(rows, arguments, data.described)
+
+
+def report(rows: dict[str, list[dict[str, float | None]]], arguments: argparse.Namespace, described: Any) -> None:
+    table = [
+        "| variant | floating point | largest FFN output | kurtosis | W8A8, per-tensor weights | W8A8, per-channel weights |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    summary = {}
+    for name, runs in rows.items():
+        if runs:
+            found = {key: [run[key] for run in runs if run[key] is not None] for key in MEASURES}
+            summary[name] = {
+                key: {"mean": statistics.fmean(v), "std": statistics.stdev(v) if len(v) > 1 else 0.0, "runs": v}
+                for key, v in found.items()
+            }
+            table.append("| " + " | ".join([name, *(cell(key, summary[name][key]) for key in MEASURES)]) + " |")
+    names = [Path(text).name for text in arguments.texts]
+    write_json(
+        JSON,
+        {
+            "command": f"python -m tools.retrofit_ablation RUNS --steps {arguments.steps} --batch-size {arguments.batch_size} "
+            f"--seeds {arguments.seeds} --texts {' '.join(names)} --eval-texts "
+            f"{' '.join(Path(text).name for text in arguments.eval_texts)}",
+            "evaluation_sequences": described["evaluation_sequences"],
+            "variants": summary,
+            "versions": versions(),
+        },
+    )
+    write_between(DOCS, "ablation", "\n".join(table))
+
+
+def cell(key: str, value: dict[str, Any]) -> str:
+    places = {"reach": 1, "kurtosis": 0}.get(key, 4)
+    return f"{value['mean']:,.{places}f} ± {value['std']:,.{places}f}"
+
+
+if __name__ == "__main__":
+    main()
