@@ -74,6 +74,16 @@ class ModelRecipe(Spec):
     )
     dropout: float | None = Field(default=None, ge=0, lt=1, description="every dropout of the model")
     init_std: float | None = Field(default=None, gt=0, description="standard deviation of the initial weights")
+    rotate: bool = Field(
+        default=False,
+        description="for task imitate: start in a basis in which no feature stands out (Llama and its kin)",
+    )
+    damp: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="for task imitate: massive units of gated FFNs start at so much of their size",
+    )
 
     @model_validator(mode="after")
     def _somewhere_to_start(self) -> ModelRecipe:
@@ -325,11 +335,12 @@ class Recipe(Spec):
             raise ValueError(f"task {self.task!r} is not streamed; give data that fits the disk")
         if self.task == "imitate":
             self._fits_imitation()
-        elif (self.teacher, self.rounding, self.training.patience, self.data.unit) != (
-            TeacherRecipe(), RoundingRecipe(), 0, "sequences",
-        ):  # fmt: skip
+        elif (
+            self.teacher, self.rounding, self.training.patience, self.data.unit, self.model.rotate, self.model.damp
+        ) != (TeacherRecipe(), RoundingRecipe(), 0, "sequences", False, 1.0):  # fmt: skip
             raise ValueError(
-                f"teacher, rounding, training.patience and data.unit are for task 'imitate', not {self.task!r}"
+                "teacher, rounding, training.patience, data.unit, model.rotate and model.damp are for task 'imitate', "
+                f"not {self.task!r}"
             )
         return self
 
@@ -338,6 +349,8 @@ class Recipe(Spec):
             raise ValueError("task 'imitate' needs a model to imitate: give model.pretrained")
         if self.model.config or self.model.dropout is not None:
             raise ValueError("a model that imitates itself has the config it came with, and no dropout; leave both out")
+        if self.model.rotate and (self.teacher.hidden or self.teacher.last_hidden):
+            raise ValueError("a rotated model has its hidden states in another basis; set teacher.hidden to 0")
         if self.trainer.get("fsdp"):
             raise ValueError("task 'imitate' is not run on a sharded model; leave out trainer.fsdp")
 

@@ -49,6 +49,12 @@ def retrofit(
     rounding: float = typer.Option(
         0.3, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."
     ),
+    rotate: bool | None = typer.Option(
+        None, help="Start in a basis in which no feature stands out; by default for causal models with RMSNorm."
+    ),
+    damp: float | None = typer.Option(
+        None, "--damp", min=0.001, max=1.0, help="Massive units of gated FFNs start at so much of their size; 0.05 if rotated."
+    ),
     sequences: int = typer.Option(256, "--sequences", min=4, help="Texts or images to measure on."),
     seeds: int = typer.Option(3, "--seeds", min=1, help="How often to calibrate, each time on other batches."),
     seed: int = typer.Option(0, "--seed", min=0, help="Order of the data, and weights of new gates."),
@@ -84,7 +90,8 @@ def retrofit(
             evaluation=[Source(path=_there(path)) for path in (*eval_texts, *([eval_images] if eval_images else []))],
             images=_images(bool(texts or dataset or eval_texts), bool(images or eval_images)),
             steps=steps, batch_size=batch_size, length=length, learning_rate=learning_rate, gate_factor=gate_factor,
-            penalty=penalty, threshold=threshold, site=site, rounding=rounding, seed=seed, sequences=sequences, seeds=seeds,
+            penalty=penalty, threshold=threshold, site=site, rounding=rounding, rotate=rotate, damp=damp, seed=seed,
+            sequences=sequences, seeds=seeds,
             real=real, force=force, changes=changes, trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if real:

@@ -9,7 +9,7 @@ projection. Groups are found by watching a forward pass, as the placement of qua
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -70,7 +70,7 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.
         before = _output(model, few)
         groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration(alpha)
         users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
-        largest = _largest_inputs(model, [module for group in groups for module in group.projections], batches)
+        largest = largest_inputs(model, [module for group in groups for module in group.projections], batches)
         for group in groups:
             if any(users[id(module._parameters["weight"])] > 1 for module in group.projections):
                 done.left[group.names[0]] = "its weight is tied to another module's"
@@ -138,7 +138,7 @@ def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | Non
     return step.module if all(seen.steps[reader].site in names for reader in step.readers) else None
 
 
-def _largest_inputs(model: PreTrainedModel, modules: list[nn.Module], batches: list[Batch]) -> dict[int, Tensor]:
+def largest_inputs(model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch]) -> dict[int, Tensor]:
     """max|X_j| of every projection, over all batches."""
     largest: dict[int, Tensor] = {}
 

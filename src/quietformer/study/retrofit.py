@@ -61,6 +61,8 @@ class RetrofitOptions:
     threshold: float | None = None
     site: str = "ffn_output"
     rounding: float = 0.3
+    rotate: bool | None = None
+    damp: float | None = None
     seed: int = 0
     sequences: int = 256
     seeds: int = 3
@@ -105,7 +107,7 @@ def retrofit(
         return _figures(name, model, task, reference, before, None, verdict["sentence"], data, changed=False)
     recipe = with_absolute_paths(make_recipe(name, model, task, before["inspect"], options))
     check_run(out, recipe)
-    _try_out(model, recipe)
+    _try_out(model, recipe, data)
     if "float" not in before:
         before = measure_side(
             model, data, reference, before["inspect"], seeds=options.seeds, real=options.real, folder=None, tell=tell
@@ -137,9 +139,17 @@ def retrofit(
     return written
 
 
-def _try_out(model: PreTrainedModel, recipe: Recipe) -> None:
+def _rotates(model: PreTrainedModel, task: str, options: RetrofitOptions) -> bool:
+    """Where nothing is said, a causal model with RMSNorm everywhere is taken to another basis, which costs nothing."""
+    if options.rotate is None:
+        norms = [module for module in model.modules() if "Norm" in type(module).__name__]
+        return task == "causal" and bool(norms) and all("RMS" in type(module).__name__ for module in norms)
+    return options.rotate
+
+
+def _try_out(model: PreTrainedModel, recipe: Recipe, data: CalibrationData) -> None:
     """What the recipe asks of the model, on a copy, before anything takes its time."""
-    student = student_of(model, recipe.attention)
+    student = student_of(model, recipe, lambda: data.calibration(0)[:1])
     for spec in recipe.regularizers:
         spec.build(student).detach_()
 
@@ -152,7 +162,7 @@ def make_recipe(
         name, task, inspected, width=width, attention=options.attention, sources=options.sources, steps=options.steps,
         batch_size=options.batch_size, length=options.length, learning_rate=options.learning_rate,
         gate_factor=options.gate_factor, penalty=options.penalty, threshold=options.threshold, site=options.site,
-        rounding=options.rounding, seed=options.seed,
+        rounding=options.rounding, rotate=_rotates(model, task, options), damp=options.damp, seed=options.seed,
         measured=0 if options.evaluation else options.sequences,
     )  # fmt: skip
     return changed(recipe, options.changes)

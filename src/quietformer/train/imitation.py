@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from quietformer.data.training import TrainingData
 from quietformer.errors import QuietformerError
 from quietformer.quant.calibrate import Batch, calibrate_, dequantize_, quantize_
 from quietformer.quant.place import quantizers
+from quietformer.quant.rotate import damp_, equalise_, rotate_
 from quietformer.recipe import Recipe, RoundingRecipe, TeacherRecipe
 from quietformer.section import model_spec
 from quietformer.specs import AttentionSpec, QuantSpec
@@ -186,12 +187,17 @@ def quality_of(
     recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel, task: str
 ) -> IntegerQuality:
     """Measured on what is held out, after calibration on some of what is trained on."""
-    rows: Any = data.rows
-    places = np.linspace(0, len(rows) - 1, min(recipe.rounding.calibration, len(rows))).astype(int).tolist()
     size = recipe.training.micro_batch or recipe.training.batch_size
-    calibration = example_batches(rows, places, collate, size, task)
+    calibration = calibration_of(recipe, data, collate, task)
     held_out = example_batches(data.validation, range(len(data.validation)), collate, size, task)
     return IntegerQuality(teacher, task, recipe.rounding.spec, calibration, held_out)
+
+
+def calibration_of(recipe: Recipe, data: TrainingData, collate: Collate, task: str) -> list[Batch]:
+    """Some of what is trained on, always the same."""
+    rows: Any = data.rows
+    places = np.linspace(0, len(rows) - 1, min(recipe.rounding.calibration, len(rows))).astype(int).tolist()
+    return example_batches(rows, places, collate, recipe.training.micro_batch or recipe.training.batch_size, task)
 
 
 def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: int, task: str) -> list[Batch]:
@@ -210,14 +216,22 @@ def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: in
     return batches
 
 
-def student_of(teacher: PreTrainedModel, attention: AttentionSpec) -> PreTrainedModel:
-    """A copy in float32 to be trained, with the attention it is to have."""
+def student_of(teacher: PreTrainedModel, recipe: Recipe, batches: Callable[[], list[Batch]]) -> PreTrainedModel:
+    """A copy in float32 to be trained, in the basis and with the attention it is to have."""
     if model_spec(teacher).quantized is not None:
         raise QuietformerError(f"{type(teacher).__name__} is quantized; imitate the model it was made from")
     student: Any = copy.deepcopy(teacher)
     student.float()
-    if attention != AttentionSpec():
-        apply_attention_(student, attention)
+    if recipe.model.rotate or recipe.model.damp < 1:
+        examples = batches()
+        if recipe.model.damp < 1:
+            damp_(student, examples, recipe.model.damp)
+        if recipe.model.rotate:
+            rotate_(student, examples[0])
+            equalise_(student, examples)
+    if recipe.attention != AttentionSpec():
+        torch.manual_seed(recipe.seed)  # for the weights of new gates
+        apply_attention_(student, recipe.attention)
     found: PreTrainedModel = student
     return found
 

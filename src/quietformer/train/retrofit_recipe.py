@@ -28,6 +28,8 @@ LONG_TAIL = 6.0
 STRENGTH_PER_FEATURE = 2e-3
 """The penalty is a mean over features and an outlier is one of them, so its strength grows with their number."""
 EVALUATIONS = 8
+DAMPED = 0.05
+"""What is left of the massive units of a model that is rotated."""
 WATCHED = 128
 """Examples that choose the best checkpoint; nothing is reported of them."""
 BATCHES = {"passages": 16, "sequences": 4, "images": 16}
@@ -58,6 +60,8 @@ def retrofit_recipe(
     threshold: float | None,
     site: str,
     rounding: float,
+    rotate: bool,
+    damp: float | None,
     seed: int,
     measured: int,
 ) -> Recipe:
@@ -75,7 +79,7 @@ def retrofit_recipe(
         name="retrofit",
         task="imitate",
         seed=seed,
-        model=ModelRecipe(pretrained=model),
+        model=ModelRecipe(pretrained=model, rotate=rotate, damp=damp or (DAMPED if rotate else 1.0)),
         attention=attention,
         data=DataRecipe(train=tuple(sources), unit=unit, length=length, hold_out=WATCHED + measured, validation_limit=WATCHED),  # type: ignore[arg-type]
         optimizer=OptimizerRecipe(
@@ -87,7 +91,7 @@ def retrofit_recipe(
             patience=EVALUATIONS // 2, outliers_every=max(1, steps // 40),
         ),
         regularizers=tuple(terms),
-        teacher=TeacherRecipe(),
+        teacher=TeacherRecipe(hidden=0.0) if rotate else TeacherRecipe(),
         rounding=RoundingRecipe(share=rounding, spec=QuantSpec(per_channel=True)),
     )  # fmt: skip
 

@@ -14,7 +14,6 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from transformers import PreTrainedModel, TrainingArguments
 
@@ -41,6 +40,7 @@ from quietformer.train.imitation import (
     ImitationTrainer,
     RoundingCallback,
     as_floating_point,
+    calibration_of,
     freeze_embeddings_,
     quality_of,
     student_of,
@@ -184,8 +184,10 @@ def open_or_build(
     if resumed is not None:
         return open_model(str(resumed))
     if teacher is not None:
-        torch.manual_seed(recipe.seed)
-        return student_of(teacher, recipe.attention)
+        task = task_of(teacher)
+        vocabulary = 0 if takes_images(recipe) else _vocabulary(teacher)
+        collate = collate_for(recipe, data, vocabulary, seed=recipe.seed, imitated=task)
+        return student_of(teacher, recipe, lambda: calibration_of(recipe, data, collate, task))
     return build_model(
         recipe,
         vocabulary=None if data.tokenizer is None else len(data.tokenizer),

@@ -1,0 +1,114 @@
+"""Before and after: data that chooses nothing, and a table that says what both sides measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from quietformer.analysis.task import task_of
+from quietformer.recipe import Source
+from quietformer.sources import open_model
+from quietformer.study.retrofit import RetrofitOptions, comparison, extremes, make_recipe, measuring_data
+from quietformer.train.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
+from tests.train.pretrained import tiny_pretrained
+from tests.train.recipes import write_prose
+
+
+@pytest.fixture
+def setting(tmp_path):
+    folder = tiny_pretrained(tmp_path / "model")
+    model = open_model(str(folder))
+    options = RetrofitOptions(
+        attention=attention_for_pretrained("softmax", "linear"),
+        sources=[Source(path=str(write_prose(tmp_path / "text.txt")))],
+        sequences=20,
+        length=24,
+    )
+    recipe = make_recipe(str(folder), model, task_of(model), {"sites": []}, options)
+    return model, options, recipe, tmp_path
+
+
+def rows_of(batches):
+    return {
+        tuple(ids[mask.bool()].tolist())
+        for batch in batches
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    }
+
+
+def test_what_is_reported_is_neither_trained_on_nor_used_to_choose(setting):
+    from quietformer.data.training import training_data
+
+    model, options, recipe, folder = setting
+    measured = measuring_data(recipe, folder, model, "embedding", options)
+    trained = training_data(recipe, folder)
+
+    def tokens(rows):
+        return {tuple(map(int, row["input_ids"])) for row in rows.take(range(len(rows)), None)}
+
+    asked = rows_of(measured.evaluation)
+    assert len(asked) == options.sequences
+    repeated = {row for row in asked if row in tokens(trained.rows)}  # a sentence that stands in the text twice
+    assert len(repeated) <= 2
+    assert not asked & tokens(trained.validation) - repeated
+    assert rows_of(measured.calibration(0)) <= tokens(trained.rows)
+    assert rows_of(measured.calibration(0)) != rows_of(measured.calibration(1)) or len(trained.rows) <= 128
+
+
+def test_other_text_is_measured_on_where_it_is_given(setting, tmp_path):
+    model, options, recipe, folder = setting
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"A line of its own, number {number}." for number in range(30)))
+    options.evaluation = [Source(path=str(other))]
+    measured = measuring_data(recipe, folder, model, "embedding", options)
+    assert measured.described["evaluation"] == [str(other)]
+    assert len(rows_of(measured.evaluation)) == options.sequences
+
+
+def test_the_threshold_follows_the_models_own_scale():
+    rows = [{"site": "ffn_output", "percentiles": {"1": -size, "99": size / 2}} for size in (1.0, 2.0, 9.0)]
+    assert long_tail({"sites": rows}, "ffn_output") == LONG_TAIL * 2.0
+    tenfold = [
+        {"site": "ffn_output", "percentiles": {k: 10 * v for k, v in row["percentiles"].items()}} for row in rows
+    ]
+    assert long_tail({"sites": tenfold}, "ffn_output") == 10 * long_tail({"sites": rows}, "ffn_output")
+
+
+def side(reach, value, real=True):
+    sites = [{"site": "ffn_output", "layer": 0, "min": -reach, "max": 1.0, "kurtosis": reach * 2}]
+    return {
+        "inspect": {"sites": sites},
+        "float": {"cosine": 1.0},
+        "simulated": {name: {"cosine": {"mean": value, "std": 0.0}} for name in ("per_tensor", "per_channel")},
+        "real": {"per_tensor": {"cosine": value}, "per_channel": None, "latency": [], "bytes": {"fp32": 4e6, "int8": 1e6}}
+        if real
+        else None,
+    }  # fmt: skip
+
+
+def test_the_table_has_what_was_measured_and_nothing_else():
+    rows = {row["what"]: row for row in comparison(side(100.0, 0.2), side(5.0, 0.9), "cosine", "higher")}
+    assert (rows["largest FFN output"]["before"], rows["largest FFN output"]["after"]) == (100.0, 5.0)
+    assert rows["real INT8, per-tensor weights: cosine"]["after"] == 0.9
+    assert "real INT8, per-channel weights: cosine" not in rows  # was not measured on either side
+    assert rows["INT8 model, MB"]["after"] == 1.0
+    bare = comparison(side(100.0, 0.2, real=False), side(5.0, 0.9, real=False), "cosine", "higher")
+    assert not any("real" in row["what"] or "MB" in row["what"] for row in bare)
+
+
+def test_extremes_of_a_model_without_the_site_are_no_numbers():
+    assert all(math.isnan(value) for value in extremes({"sites": []}))
+
+
+def test_a_gate_named_without_fields_starts_as_the_identity(tmp_path):
+    import quietformer as qf
+
+    model = open_model(str(tiny_pretrained(tmp_path / "model")))
+    batch = {"input_ids": torch.randint(5, 200, (2, 9))}
+    before = model(**batch).last_hidden_state
+    qf.apply_attention_(model, attention_for_pretrained("softmax", "linear"))
+    torch.testing.assert_close(model(**batch).last_hidden_state, before, rtol=0.1, atol=0.1)
+    assert attention_for_pretrained("softmax", "linear(pi_init=0.25)").gate.pi_init == 0.25
+    assert attention_for_pretrained("softmax1", "none").gate is None
