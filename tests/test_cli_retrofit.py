@@ -146,6 +146,20 @@ def test_interrupted_it_goes_on_to_the_same_weights_without_measuring_again(run,
     assert [row["after"] for row in one] == [row["after"] for row in other]
 
 
+def test_a_finished_folder_answers_for_its_own_command_alone(run, tmp_path, text, loud):
+    out, given = tmp_path / "out", (*QUICK, "--texts", text, "--no-real", "--gate", "none")
+    assert run("retrofit", loud, out, *given)[0] == 0
+    before = (out / "retrofit.json").read_bytes()
+    code, _, error = run("retrofit", loud, out, *given)
+    assert code == 0
+    assert "nothing to do" in error
+    assert "another gate" in fails(run, "retrofit", loud, out, *given[:-1], "mlp")
+    assert "another model" in fails(run, "retrofit", tiny_pretrained(tmp_path / "other"), out, *given)
+    assert (out / "retrofit.json").read_bytes() == before
+    (out / "retrofit.json").write_text("[]")
+    assert run("retrofit", loud, out, *given)[0] == 0  # not a retrofit's figures: measured again
+
+
 def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
     out = tmp_path / "out"
     full = tmp_path / "full"
@@ -169,7 +183,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
         "cannot load": (corrupt, out, *q),
         "unknown gate": (loud, out, *q, "--gate", "liner"),
         "unknown normalizer": (loud, out, *q, "--attention", "softmx"),
-        "not a training run": (loud, full, *q),
+        "holds other things": (loud, full, *q),
         "MODEL itself": (loud, loud, *q),
         "has no site": (loud, out, *q, "--site", "ffn_outputs"),
         "one of --texts": (loud, out, *q, "--images", tmp_path),

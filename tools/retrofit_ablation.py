@@ -28,7 +28,7 @@ from quietformer.recipe import Source
 from quietformer.sources import open_model
 from quietformer.specs import QuantSpec
 from quietformer.study.retrofit import RetrofitOptions, extremes, make_recipe, measuring_data
-from quietformer.train.retrofit_recipe import attention_for_pretrained
+from quietformer.study.side import INSPECTED, spread_over
 from quietformer.train.run import train
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ JSON, DOCS = Path("results/retrofit_ablation.json"), Path("docs/retrofit.md")
 
 def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespace) -> RetrofitOptions:
     return RetrofitOptions(
-        attention=attention_for_pretrained(variant.get("normalizer", "softmax"), variant.get("gate", "none")),
+        attention=variant.get("normalizer", ""), gate=variant.get("gate", "none"),
         sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
         evaluation=[Source(path=text) for text in arguments.eval_texts],
         steps=arguments.steps, batch_size=arguments.batch_size, penalty=variant.get("penalty"), rounding=0.0, seed=seed,
@@ -56,7 +56,7 @@ def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespac
 
 def measure(model: Any, data: Any, reference: Any, seed: int) -> dict[str, float | None]:
     found = evaluate(model, data.evaluation, reference.task, reference)
-    reach, kurtosis = extremes(inspect(model, data.evaluation[:4]).figures)
+    reach, kurtosis = extremes(inspect(model, spread_over(data.evaluation, INSPECTED)).figures)
     figures: dict[str, float | None] = {"float": found.value, "reach": reach, "kurtosis": kurtosis}
     for name, per_channel in (("per_tensor", False), ("per_channel", True)):
         quantized = copy.deepcopy(model)
@@ -85,7 +85,7 @@ def main() -> None:
         make_recipe(arguments.model, model, task, {"sites": []}, plain), Path("."), model, task, plain
     )
     reference = reference_run(model, data.evaluation, task)
-    looked = inspect(model, data.evaluation[:4]).figures
+    looked = inspect(model, spread_over(data.evaluation, INSPECTED)).figures
     for seed in range(arguments.seeds):
         for name, variant in VARIANTS.items():
             place = arguments.runs / f"{name.replace(' ', '-').replace(',', '')}-{seed}"

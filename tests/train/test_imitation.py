@@ -66,6 +66,14 @@ def test_differences_are_the_formulas_in_float64():
     assert divergence(x, y, mask).item() == pytest.approx((p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
 
 
+def test_one_massive_value_is_neither_everything_nor_worth_keeping():
+    y = torch.randn(2, 32, 64)
+    y[:, 0, 7] = 20_000.0
+    kept, healed = torch.randn_like(y), y.clone()
+    kept[:, 0, 7], healed[:, 0, 7] = 20_000.0, 14.0
+    assert relative_difference(healed, y, None) < 0.05 * relative_difference(kept, y, None)
+
+
 @pytest.mark.parametrize("name", ["encoder", "llama", "masked"])
 def test_a_copy_costs_nothing_and_padding_does_not_count(tmp_path, name):
     model = open_model(str(tiny_pretrained(tmp_path / "model", name)))
@@ -232,7 +240,10 @@ def test_the_best_checkpoint_is_what_the_folder_holds(tmp_path, text, monkeypatc
     values = iter([0.5, 0.9, 0.6, 0.6, 0.6, 0.6])
     monkeypatch.setattr(IntegerQuality, "__call__", lambda self, model: {"eval_float": 1.0, "eval_int8": next(values)})
     model = tiny_pretrained(tmp_path / "model")
-    changes = {"training": {"steps": 12, "evaluate_every": 2, "save_every": 0, "patience": 2, "keep": 1}}
+    changes = {
+        "training": {"steps": 12, "evaluate_every": 2, "save_every": 0, "patience": 2, "keep": 1},
+        "rounding": {"share": 0.0},
+    }
     figures = train(recipe_for(model, text, **changes), tmp_path / "run")
     assert figures["best"]["step"] == 4
     assert figures["steps"] == 8
@@ -241,6 +252,49 @@ def test_the_best_checkpoint_is_what_the_folder_holds(tmp_path, text, monkeypatc
     kept = open_model(str(tmp_path / "run" / "checkpoints" / "checkpoint-4")).state_dict()
     final = open_model(str(tmp_path / "run")).state_dict()
     assert all(torch.equal(kept[key], value) for key, value in final.items())
+
+
+def test_killed_after_giving_up_it_trains_no_further(tmp_path, text, monkeypatch):
+    from quietformer.train import run as run_module
+    from quietformer.train.imitation import IntegerQuality
+
+    given = {0: 0.1, 2: 0.9, 4: 0.5, 6: 0.4, 8: 0.95, 10: 0.96}  # it would find better if it went on
+    changes = {
+        "training": {"steps": 10, "evaluate_every": 2, "save_every": 2, "patience": 2, "keep": 9},
+        "rounding": {"share": 0.0},
+    }
+    recipe = recipe_for(tiny_pretrained(tmp_path / "model"), text, **changes)
+    step = {"now": 0}
+
+    def quality(self, model):
+        return {"eval_float": 1.0, "eval_int8": given[step["now"]]}
+
+    log = trainer_module.QuietTrainer.training_step
+
+    def counting(self, *args, **kwargs):
+        step["now"] = self.state.global_step + 1
+        return log(self, *args, **kwargs)
+
+    monkeypatch.setattr(IntegerQuality, "__call__", quality)
+    monkeypatch.setattr(trainer_module.QuietTrainer, "training_step", counting)
+    whole = train(recipe, tmp_path / "whole")
+    assert (whole["best"]["step"], whole["steps"]) == (2, 6)
+
+    class StopError(Exception):
+        pass
+
+    def stopping(*args, **kwargs):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "write_final_model", stopping)
+        with pytest.raises(StopError):
+            train(recipe, tmp_path / "part")
+    part = train(recipe, tmp_path / "part")
+    assert (part["best"], part["steps"]) == (whole["best"], whole["steps"])
+    assert part["seconds"] > 0
+    one, other = final_weights(tmp_path / "whole"), final_weights(tmp_path / "part")
+    assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 # Recipes

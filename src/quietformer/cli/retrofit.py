@@ -20,13 +20,14 @@ def retrofit(
     model: str = typer.Argument(..., metavar="MODEL", help="A folder, a GGUF file, a hub id or 'minilm'."),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder for the healed model; the same again goes on."),
     gate: str = typer.Option(
-        "linear", "--gate", metavar="SPEC", help="A gate, which starts open: linear, mlp, all_heads, elementwise, none."
+        "", "--gate", metavar="SPEC",
+        help="A gate, which starts open: linear (the default), mlp, all_heads, elementwise, none.",
     ),
     attention: str = typer.Option(
-        "softmax", "--attention", metavar="SPEC", help="A normalizer, e.g. 'clipped_softmax(alpha=4,warmup_steps=200)'."
+        "", "--attention", metavar="SPEC", help="A normalizer, e.g. 'clipped_softmax(alpha=4,warmup_steps=200)'."
     ),
     texts: list[str] = typer.Option(
-        [], "--texts", metavar="FILE", help="Text to tune on, or 'embedded', the default; repeatable."
+        [], "--texts", metavar="FILE", help="Text to tune on, one paragraph a line, or 'embedded', the default; repeatable."
     ),
     dataset: str = typer.Option("", "--dataset", metavar="NAME", help="Tune on the texts of a dataset of the hub."),
     images: Path | None = typer.Option(None, "--images", metavar="DIR", help="Images to tune on; digits by default."),
@@ -64,7 +65,6 @@ def retrofit(
     real: bool = typer.Option(True, help="Also export and measure real INT8."),
     force: bool = typer.Option(False, "--force", help="Tune a model that has no outliers all the same."),
     json_path: Path | None = typer.Option(None, "--json", metavar="PATH", help="Also write the figures here."),
-    trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Run code that comes with the model."),
 ) -> None:  # fmt: skip
     """Heal MODEL so that static INT8 works on it: gates that start open, a penalty on outliers, its own original as teacher.
 
@@ -84,15 +84,17 @@ def retrofit(
         from quietformer.train.interrupt import StoppedError
         from quietformer.train.retrofit_recipe import attention_for_pretrained
 
+        attention_for_pretrained(attention, gate)  # a typo is told before anything is loaded
+
         options = RetrofitOptions(
-            attention=attention_for_pretrained(attention, gate),
+            attention=attention, gate=gate,
             sources=_sources(texts, dataset, images, Source),
             evaluation=[Source(path=_there(path)) for path in (*eval_texts, *([eval_images] if eval_images else []))],
             images=_images(bool(texts or dataset or eval_texts), bool(images or eval_images)),
             steps=steps, batch_size=batch_size, length=length, learning_rate=learning_rate, gate_factor=gate_factor,
             penalty=penalty, threshold=threshold, site=site, rounding=rounding, rotate=rotate, damp=damp, seed=seed,
             sequences=sequences, seeds=seeds,
-            real=real, force=force, changes=changes, trust_remote_code=trust_remote_code,
+            real=real, force=force, changes=changes,
         )  # fmt: skip
     if real:
         _need_onnx()
@@ -192,9 +194,11 @@ def _print(figures: dict[str, Any], out: Path) -> None:
     console.print(table)
     if error := (figures["after"]["real"] or {}).get("error"):
         console.print(f"real INT8 was not written: {error}")
-    print(f"\nhealed model in {out}, page {out / PAGE}, figures {out / 'retrofit.json'}")
+    best = figures["best"]
+    print(f"\nkept: step {best['step']} of {figures['steps']}, the best in simulated INT8 during training")
+    print(f"model in {out}, page {out / PAGE}, figures {out / 'retrofit.json'}")
     if (out / "int8").is_dir():
-        print(f"INT8 ONNX in {out / 'int8'}")
+        print(f"INT8 ONNX (per-channel weights) in {out / 'int8'}")
 
 
 def _number(value: float | None, measure: str) -> str:

@@ -90,9 +90,10 @@ def _print(figures: dict[str, Any], out: Path) -> None:
         console.print(f"validation perplexity {found['perplexity']:.4g}{beside}")
     elif "int8" in found:
         best = figures["best"]
+        kept = "none was" if best["value"] is None else f"{best['value']:.4g} at step {best['step']:,} was"
         console.print(
-            f"{best['measure']} against the original: {found['float']:.4g}, in simulated INT8 {found['int8']:.4g} (best "
-            f"{best['value']:.4g} at step {best['step']:,}, which is what was kept)"
+            f"{best['measure']} against the original: {found['float']:.4g}, in simulated INT8 {found['int8']:.4g}; the best, "
+            f"{kept}, is kept"
         )
     else:
         console.print(

@@ -193,24 +193,24 @@ def _stream_data(recipe: Recipe, run: Path) -> TrainingData:
     held_out = 0 if data.validation else data.hold_out
     others = texts_of(data.validation, data) if data.validation else texts
     wanted = held_out or data.validation_limit or None
-    kept = [np.asarray(ids) for ids in itertools.islice(epoch_texts(others, packer), wanted)]
+    kept = [{"input_ids": np.asarray(ids)} for ids in itertools.islice(epoch_texts(others, packer), wanted)]
     if not kept:
         raise QuietformerError(f"{data.train[0].name} holds no text, or less than a sequence of {data.length} tokens")
     stream = Streamed(texts, packer, seed=recipe.seed, shuffle_buffer=data.shuffle_buffer, skip=held_out)
-    return TrainingData(stream, _Kept(kept), tokenizer, None, _described(recipe, "sequences"))
+    return TrainingData(stream, Kept(kept), tokenizer, None, _described(recipe, "sequences"))
 
 
-class _Kept:
-    """Sequences in memory."""
+class Kept:
+    """Rows in memory."""
 
-    def __init__(self, sequences: list[Any]) -> None:
-        self._sequences = sequences
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return len(self._rows)
 
     def take(self, indices: Sequence[int], positions: Sequence[int] | None) -> list[Row]:
-        return [{"input_ids": self._sequences[index]} for index in indices]
+        return [self._rows[index] for index in indices]
 
 
 def _pair_data(recipe: Recipe, run: Path) -> TrainingData:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +19,22 @@ from quietformer.analysis.evaluate import Reference, reference_run
 from quietformer.analysis.inspect import check_finite
 from quietformer.analysis.outliers import printable
 from quietformer.analysis.provenance import command_line, versions
-from quietformer.analysis.quantization import SCALES
+from quietformer.analysis.quantization import SCALES, cost
 from quietformer.analysis.task import task_of
 from quietformer.data.calibration import CalibrationData, wants_token_types
-from quietformer.data.inputs import check_length, image_size
-from quietformer.data.training import collate_for, takes_images, training_data
+from quietformer.data.inputs import check_length, image_size, positions_of
+from quietformer.data.training import Kept, TrainingData, collate_for, takes_images, training_data
 from quietformer.errors import QuietformerError
 from quietformer.files import finite, write_json
 from quietformer.recipe import Recipe, Source
 from quietformer.section import model_spec
 from quietformer.sources import open_model
-from quietformer.specs import AttentionSpec
 from quietformer.study.side import look, measure_side
 from quietformer.train.imitation import example_batches, student_of
 from quietformer.train.recipe_files import changed
-from quietformer.train.retrofit_recipe import retrofit_recipe
+from quietformer.train.retrofit_recipe import attention_for_pretrained, retrofit_recipe
 from quietformer.train.run import train, with_absolute_paths
-from quietformer.train.run_folder import check_run, only_writer, start
+from quietformer.train.run_folder import RECIPE, check_run, only_writer, start
 
 BEFORE, FIGURES, INTEGERS = "before.json", "retrofit.json", "int8"
 """Files of the run folder: the original's figures, those of both sides, and the folder with real INT8."""
@@ -48,11 +49,12 @@ Tell = Callable[[str, int, int], None]
 class RetrofitOptions:
     """What a user may say; None asks for what suits the model."""
 
-    attention: AttentionSpec
+    attention: str = ""  # a normalizer; what is not named stays as it is in the model
+    gate: str = ""  # linear by default in a model without gates
     sources: list[Source] = field(default_factory=list)  # by default the built-in prose or images
     evaluation: list[Source] = field(default_factory=list)
     images: bool | None = None  # whether what is named are images rather than text; None: nothing is named
-    steps: int = 1200
+    steps: int = 1000
     batch_size: int | None = None
     length: int | None = None
     learning_rate: float = 3e-4
@@ -69,17 +71,19 @@ class RetrofitOptions:
     real: bool = True
     force: bool = False
     changes: Sequence[str] = ()
-    trust_remote_code: bool = False
 
 
 def retrofit(
     name: str, out: Path, options: RetrofitOptions, *, say: Callable[[str], None], tell: Tell
 ) -> dict[str, Any]:
     """Heal the model into a run folder; a model that has no outliers is left alone and nothing is written."""
-    if (figures := _finished(out)) is not None:
+    place = os.path.abspath(name) if os.path.exists(name) else name
+    asked = json.loads(json.dumps({"model": place} | asdict(options), default=str))
+    if (figures := _finished(out, asked)) is not None:
         say(f"{out} is finished; nothing to do")
         return figures
-    model = open_model(name, trust_remote_code=options.trust_remote_code)
+    check_place_for(out)
+    model = open_model(name)
     check_finite(model)
     if model_spec(model).quantized is not None:
         raise QuietformerError(f"{name} is quantized already; heal the model it was made from")
@@ -94,19 +98,23 @@ def retrofit(
     draft = make_recipe(name, model, task, {"sites": []}, options)
     if not takes_images(draft):
         check_length(model, draft.data.length)
+        if set(source.path for source in options.sources) & set(source.path for source in options.evaluation):
+            say("--eval-texts names text that is also tuned on: what is measured there says little about other text")
     say(f"reading {', '.join(source.name for source in options.sources)}")
     data = measuring_data(draft, out, model, task, options)
     total = len(data.evaluation)
     reference = reference_run(
         model, data.evaluation, task, progress=lambda done: tell("evaluating the original", done, total)
     )
-    key = [name, options.sequences, options.seeds, options.real, reference.evaluation.figures, data.described]
+    # What the original makes of the data says which model and which data it was.
+    print_of = hashlib.sha256(reference.kept.contiguous().numpy().tobytes()).hexdigest()
+    key = [asked["model"], options.sequences, options.seeds, options.real, print_of, data.described]
     before = _kept_before(out, key) or {"inspect": look(model, data, name, tell)}
     verdict = before["inspect"]["verdict"]
     if verdict["severity"] == "quiet" and not options.force:
         return _figures(name, model, task, reference, before, None, verdict["sentence"], data, changed=False)
     recipe = with_absolute_paths(make_recipe(name, model, task, before["inspect"], options))
-    check_run(out, recipe)
+    check_run(out, recipe, "choose another OUT, or give the options it was begun with")
     _try_out(model, recipe, data)
     if "float" not in before:
         before = measure_side(
@@ -122,12 +130,16 @@ def retrofit(
         healed, data, reference, look(healed, data, str(out), tell), seeds=options.seeds, real=options.real,
         folder=out / INTEGERS, tell=tell,
     )  # fmt: skip
-    sentence = f"Before, {side_in_words(before, reference)}. After, {side_in_words(after, reference)}."
+    sentence = (
+        f"{verdict_on(after, reference)} Before, {side_in_words(before, reference)}. "
+        f"After, {side_in_words(after, reference)}."
+    )
     figures = _figures(name, model, task, reference, before, after, sentence, data, changed=True)
     figures |= {
         "attention": run["attention"],
         "steps": run["steps"],
-        "minutes": run["steps"] / run["steps_per_second"] / 60,
+        "minutes": run["seconds"] / 60,
+        "asked": asked,
         "best": run["best"],
         "seed": recipe.seed,
         "recipe": recipe.to_dict(),
@@ -158,12 +170,13 @@ def make_recipe(
     name: str, model: PreTrainedModel, task: str, inspected: dict[str, Any], options: RetrofitOptions
 ) -> Recipe:
     width = int(getattr(model.config, "hidden_size", 0) or model.config.get_text_config().hidden_size)
+    attention = attention_for_pretrained(options.attention, options.gate, model_spec(model).attention)
     recipe = retrofit_recipe(
-        name, task, inspected, width=width, attention=options.attention, sources=options.sources, steps=options.steps,
-        batch_size=options.batch_size, length=options.length, learning_rate=options.learning_rate,
-        gate_factor=options.gate_factor, penalty=options.penalty, threshold=options.threshold, site=options.site,
-        rounding=options.rounding, rotate=_rotates(model, task, options), damp=options.damp, seed=options.seed,
-        measured=0 if options.evaluation else options.sequences,
+        name, task, inspected, width=width, attention=attention, sources=options.sources, steps=options.steps,
+        batch_size=options.batch_size, length=options.length, positions=positions_of(model),
+        learning_rate=options.learning_rate, gate_factor=options.gate_factor, penalty=options.penalty,
+        threshold=options.threshold, site=options.site, rounding=options.rounding, rotate=_rotates(model, task, options),
+        damp=options.damp, seed=options.seed, measured=0 if options.evaluation else options.sequences,
     )  # fmt: skip
     return changed(recipe, options.changes)
 
@@ -172,22 +185,20 @@ def measuring_data(
     recipe: Recipe, out: Path, model: PreTrainedModel, task: str, options: RetrofitOptions
 ) -> CalibrationData:
     """Other data than is trained on, and other than is looked at during training to choose the best checkpoint."""
-    chosen = recipe.data.model_copy(update={"validation_limit": 0})
-    if options.evaluation:
-        chosen = chosen.model_copy(update={"validation": tuple(options.evaluation)})
     shape = image_size(model) if takes_images(recipe) else (0, 0)
-    found = training_data(recipe.model_copy(update={"data": chosen}), out, image_shape=shape)
-    first = 0 if options.evaluation else recipe.data.validation_limit
-    places = list(range(first, len(found.validation)))[: options.sequences]
-    if recipe.data.unit == "passages":  # neighbours of like length, so that little is padding
-        places.sort(key=lambda place: len(found.validation.take([place], None)[0]["input_ids"]))
+
+    def read(*sources: Source) -> TrainingData:
+        chosen = recipe.data.model_copy(update={"validation_limit": 0, **({"validation": sources} if sources else {})})
+        return training_data(recipe.model_copy(update={"data": chosen}), out, image_shape=shape)
+
+    found = read(*options.evaluation[:1])
     embeddings: Any = None if takes_images(recipe) else model.get_input_embeddings()
     vocabulary = 0 if embeddings is None else int(embeddings.weight.shape[0])
     collate = collate_for(recipe, found, vocabulary, seed=recipe.seed, imitated=task)
     types = found.tokenizer is not None and wants_token_types(model, found.tokenizer)
 
-    def batched(rows: Any, chosen: list[int]) -> list[dict[str, Any]]:
-        made = example_batches(rows, chosen, collate, BATCH, task)
+    def batched(rows: list[Any]) -> list[dict[str, Any]]:
+        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, task)
         if types:
             made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
         return made
@@ -195,14 +206,58 @@ def measuring_data(
     def calibration(seed: int) -> list[dict[str, Any]]:
         rows: Any = found.rows
         drawn = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATED]
-        return batched(rows, [int(place) for place in drawn])
+        return batched(rows.take([int(place) for place in drawn], None))
 
+    trained = _fingerprints(found.rows) if recipe.data.unit != "images" else set()
+    asked: list[Any] = []
+    counts: dict[str, int] = {}
+    if options.evaluation:
+        share = -(-options.sequences // len(options.evaluation))
+        for place, source in enumerate(options.evaluation):
+            rows = (found if place == 0 else read(source)).validation
+            some = _fresh(rows, np.linspace(0, len(rows) - 1, min(len(rows), 2 * share)).astype(int), trained)[:share]
+            counts[source.name] = len(some)
+            asked += some
+    else:
+        watched = recipe.data.validation_limit or len(found.validation)
+        asked = _fresh(found.validation, range(watched, len(found.validation)), trained)[: options.sequences]
+        counts["held out of the same"] = len(asked)
+    if len(asked) < 2:
+        raise QuietformerError("nothing is left to measure on; give more text, or other text with --eval-texts")
+    if recipe.data.unit == "passages":  # neighbours of like length, so that little is padding
+        asked.sort(key=lambda row: len(row["input_ids"]))
     described = found.described | {
-        "evaluation": [source.name for source in options.evaluation] or "held out of the same",
-        "evaluation_sequences": len(places),
+        "evaluation": counts,
+        "evaluation_sequences": len(asked),
         "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
     }
-    return CalibrationData(batched(found.validation, places), calibration, found.tokenizer, described)
+    return CalibrationData(batched(asked), calibration, found.tokenizer, described)
+
+
+def _fingerprints(rows: Any) -> set[bytes]:
+    """Of all rows: what stands in the text twice must not be both trained on and measured."""
+    found = set()
+    for begin in range(0, len(rows), 1000):
+        found |= {_fingerprint(row) for row in rows.take(range(begin, min(begin + 1000, len(rows))), None)}
+    return found
+
+
+def _fingerprint(row: Any) -> bytes:
+    return hashlib.blake2b(np.asarray(row["input_ids"], np.int64).tobytes(), digest_size=12).digest()
+
+
+def _fresh(rows: Any, places: Iterable[int], trained: set[bytes]) -> list[Any]:
+    """Rows that are not trained on, in their order, each once."""
+    taken = rows.take([int(place) for place in places], None)
+    if not taken or "input_ids" not in taken[0]:
+        return list(taken)
+    seen = set(trained)
+    fresh = []
+    for row in taken:
+        if (mark := _fingerprint(row)) not in seen:
+            seen.add(mark)
+            fresh.append(row)
+    return fresh
 
 
 def _kept_before(out: Path, key: Any) -> dict[str, Any] | None:
@@ -215,19 +270,58 @@ def _kept_before(out: Path, key: Any) -> dict[str, Any] | None:
     return side
 
 
-def _finished(out: Path) -> dict[str, Any] | None:
+def _finished(out: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The figures of a retrofit that has ended in this folder, if it is the one that is asked for."""
     try:
-        figures: dict[str, Any] = json.loads((out / FIGURES).read_text(encoding="utf-8"))
+        figures = json.loads((out / FIGURES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    if not isinstance(figures, dict) or not isinstance(figures.get("asked"), dict):
+        return None
+    if other := [name for name, value in asked.items() if figures["asked"].get(name) != value]:
+        raise QuietformerError(
+            f"{out} holds a finished retrofit with another {other[0]} ({figures['asked'].get(other[0])!r} there, "
+            f"{asked[other[0]]!r} here); choose another OUT"
+        )
     return figures
+
+
+def check_place_for(out: Path) -> None:
+    """Whether OUT is new, empty, or a retrofit to go on with."""
+    if out.exists() and not out.is_dir():
+        raise QuietformerError(f"{out} is a file; OUT is a folder")
+    if out.is_dir() and not (out / RECIPE).is_file() and any(not e.name.startswith(".") for e in out.iterdir()):
+        raise QuietformerError(f"{out} holds other things than a retrofit; choose another OUT")
+
+
+def verdict_on(after: dict[str, Any], reference: Reference) -> str:
+    """What INT8 still costs, against the original; a run that healed nothing must not sound as if it had."""
+    evaluation = reference.evaluation
+    value = _integer_value(after, evaluation.primary)[0]
+    lost = cost(evaluation.value, value, evaluation.better)
+    nothing, little, broken = SCALES[evaluation.better]
+    if lost is None:
+        return "There is nothing to compare with."
+    if lost <= nothing:
+        return "Healed: INT8 costs next to nothing now."
+    if lost <= little:
+        return "Healed: INT8 costs a little now."
+    again = "more steps and more text of its own kind may help"
+    return f"Better or not, INT8 still {'breaks it' if lost > broken else 'costs it quality'}; {again}."
+
+
+def _integer_value(side: dict[str, Any], primary: str) -> tuple[float | None, str]:
+    """The primary measure of INT8 with per-channel weights, real where there is an export."""
+    real = (side["real"] or {}).get("per_channel")
+    return (
+        (real[primary], "real INT8") if real else (side["simulated"]["per_channel"][primary]["mean"], "simulated INT8")
+    )
 
 
 def side_in_words(side: dict[str, Any], reference: Reference) -> str:
     """`real INT8 has cosine 0.1921 (floating point 1.0000); FFN outputs reach 195, kurtosis up to 40,727`."""
     primary = reference.evaluation.primary
-    real, simulated = (side["real"] or {}).get("per_channel"), side["simulated"]["per_channel"][primary]["mean"]
-    value, what = (real[primary], "real INT8") if real else (simulated, "simulated INT8")
+    value, what = _integer_value(side, primary)
     places = 2 if primary == "perplexity" else 4
     shown = "broken" if value is None else f"{value:.{places}f}"
     reach, kurtosis = extremes(side["inspect"])

@@ -20,8 +20,8 @@ from quietformer.specs import QuantSpec
 
 INSPECTED = 64
 """Sequences or images whose activations are looked at."""
-CHECKED = 8
-"""Batches that an export is compared with its simulation on."""
+CHECKED = 128
+"""Sequences or images that an export is compared with its simulation on."""
 WEIGHTS = {"per_tensor": False, "per_channel": True}
 
 Tell = Callable[[str, int, int], None]
@@ -29,7 +29,7 @@ Tell = Callable[[str, int, int], None]
 
 def look(model: PreTrainedModel, data: CalibrationData, name: str, tell: Tell) -> dict[str, Any]:
     """The figures of `quietformer inspect` on some of the evaluation data."""
-    few = _first(data.evaluation, INSPECTED)
+    few = spread_over(data.evaluation, INSPECTED)
     tokenizer = data.tokenizer
     report = inspect(
         model,
@@ -77,7 +77,7 @@ def measure_side(
             try:
                 side["real"] |= _export(quantized, data, reference, name, place, tell)
             except QuietformerError as error:  # a graph that does not export is still simulated
-                side["real"]["error"] = str(error)
+                side["real"]["error"] = f"{name.replace('_', '-')} weights: {error}"
     return side
 
 
@@ -93,7 +93,7 @@ def _export(
         result = export_onnx(
             model,
             place,
-            data.evaluation[:CHECKED],
+            spread_over(data.evaluation, CHECKED),
             processor=data.tokenizer,
             timed=timed,
             tell=lambda what: tell(what, 0, 0),
@@ -111,13 +111,12 @@ def _export(
         return figures
 
 
-def _first(batches: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Whole batches with at least so many sequences, without labels."""
-    chosen: list[dict[str, Any]] = []
-    seen = 0
-    for batch in batches:
-        if seen >= count:
-            break
-        chosen.append({name: value for name, value in batch.items() if name != "labels"})
-        seen += len(next(iter(batch.values())))
-    return chosen
+def spread_over(batches: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Whole batches with about so many sequences, of all lengths alike, the longest first, without labels."""
+    size = len(next(iter(batches[0].values())))
+    wanted = min(len(batches), max(1, -(-count // size)))
+    places = {round(place * (len(batches) - 1) / max(1, wanted - 1)) for place in range(wanted)}
+    return [
+        {name: value for name, value in batches[place].items() if name != "labels"}
+        for place in sorted(places, reverse=True)
+    ]

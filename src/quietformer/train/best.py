@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -12,8 +14,9 @@ from transformers.trainer_callback import ExportableState
 class BestWatch(TrainerCallback, ExportableState):
     """The best value of one measure and its step; kept in checkpoints, so that a resumed run judges as an undisturbed one."""
 
-    def __init__(self, measure: str, better: str, patience: int) -> None:
+    def __init__(self, measure: str, better: str, patience: int, patient_until: int = 0) -> None:
         self.measure, self.better, self.patience = measure, better, patience
+        self.patient_until = patient_until  # what comes later in the run may still help
         self.value: float | None = None
         self.step: int | None = None
         self.since = 0
@@ -22,7 +25,12 @@ class BestWatch(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         attributes = {"value": self.value, "step": self.step, "since": self.since, "gave_up": self.gave_up}
         return {
-            "args": {"measure": self.measure, "better": self.better, "patience": self.patience},
+            "args": {
+                "measure": self.measure,
+                "better": self.better,
+                "patience": self.patience,
+                "patient_until": self.patient_until,
+            },
             "attributes": attributes,
         }
 
@@ -33,7 +41,7 @@ class BestWatch(TrainerCallback, ExportableState):
         if self._improves(value):
             self.value, self.step, self.since = value, state.global_step, 0
             control.should_save = True  # the model it was measured on
-        else:
+        elif state.global_step > self.patient_until:
             self.since += 1
             if self.patience and self.since >= self.patience:
                 self.gave_up = control.should_training_stop = True
@@ -44,3 +52,13 @@ class BestWatch(TrainerCallback, ExportableState):
         if self.value is None:
             return True
         return value > self.value if self.better == "higher" else value < self.value
+
+
+def gave_up_at(checkpoint: Path) -> dict[str, Any] | None:
+    """What was known when the run that left this checkpoint had given up; None if it had not."""
+    try:
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        known: dict[str, Any] = state["stateful_callbacks"][BestWatch.__name__]["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if known.get("gave_up") else None

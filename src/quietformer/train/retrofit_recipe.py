@@ -54,6 +54,7 @@ def retrofit_recipe(
     steps: int,
     batch_size: int | None,
     length: int | None,
+    positions: int | None,
     learning_rate: float,
     gate_factor: float,
     penalty: float | None,
@@ -68,7 +69,7 @@ def retrofit_recipe(
     """What `quietformer retrofit` trains; None asks for what suits the model, `measured` examples stay for the figures."""
     unit = UNITS[task]
     batch_size = batch_size or BATCHES[unit]
-    length = length or LENGTHS[unit]
+    length = length or min(LENGTHS[unit], positions or LENGTHS[unit])
     strength = STRENGTH_PER_FEATURE * width if penalty is None else penalty
     terms = []
     if strength:
@@ -96,14 +97,22 @@ def retrofit_recipe(
     )  # fmt: skip
 
 
-def attention_for_pretrained(normalizer: str, gate: str) -> AttentionSpec:
-    """From text; a gate that is named without fields gets the paper's setting for fine-tuning, open at the start."""
-    spec = None
-    if gate != "none":
-        spec = gates.read(gate)
-        if "(" not in gate:
-            spec = type(spec).for_pretrained()  # type: ignore[attr-defined]
-    return AttentionSpec(normalizer=normalizers.read(normalizer), gate=spec)
+def attention_for_pretrained(normalizer: str = "", gate: str = "", there: AttentionSpec | None = None) -> AttentionSpec:
+    """From text, what is not named staying as it is: gates get the paper's setting for fine-tuning, open at the start.
+
+    A model without gates gets linear ones unless told otherwise.
+    """
+    spec = there or AttentionSpec()
+    if normalizer:
+        spec = spec.model_copy(update={"normalizer": normalizers.read(normalizer)})
+    if gate == "none":
+        return spec.model_copy(update={"gate": None})
+    if not gate and spec.gate is not None:
+        return spec
+    named = gates.read(gate or "linear")
+    given = {name: getattr(named, name) for name in named.model_fields_set if name in type(named).model_fields}
+    opened = type(named).for_pretrained(**given)  # type: ignore[attr-defined]
+    return spec.model_copy(update={"gate": opened})
 
 
 def long_tail(inspected: dict[str, Any], site: str) -> float:

@@ -8,7 +8,6 @@ import importlib.metadata
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from glob import glob
 from pathlib import Path
@@ -29,10 +28,11 @@ from quietformer.files import finite, write_json
 from quietformer.recipe import Recipe, Source
 from quietformer.sources import open_model
 from quietformer.train.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
-from quietformer.train.best import BestWatch
+from quietformer.train.best import BestWatch, gave_up_at
 from quietformer.train.build import build_model
 from quietformer.train.callbacks import OutlierCallback, WarmupCallback
-from quietformer.train.checkpoints import checkpoint_before, clear_leftovers, keep_last, last_checkpoint, step_of
+from quietformer.train.checkpoints import checkpoint_before, clear_leftovers, keep_last, last_checkpoint
+from quietformer.train.clock import Clock
 from quietformer.train.divergence import LossWatch
 from quietformer.train.imitation import (
     FLOAT,
@@ -128,21 +128,34 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
         )
     stop = StopOnSignal(say)
     trainer.add_callback(stop)
-    began, done = time.monotonic(), 0 if resumed is None else step_of(resumed)
     try:
-        with stop.listening():
-            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        if resumed is not None and (known := gave_up_at(resumed)) is not None:
+            _restore_(trainer, resumed, known)
+        else:
+            with stop.listening():
+                trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
         gave_up = isinstance(trainer, ImitationTrainer) and trainer.best.gave_up
-        if trainer.state.global_step < steps and not gave_up:
+        if gave_up:
+            say(
+                f"no evaluation has been better for a while: stopped at step {trainer.state.global_step:,} of {steps:,}"
+            )
+        elif trainer.state.global_step < steps:
             raise StoppedError(
                 f"stopped at step {trainer.state.global_step} of {steps}; the same command goes on from there"
             )
-        seconds = time.monotonic() - began
         metrics = trainer.evaluate()
     finally:
         progress.close()
-    steps = trainer.state.global_step
-    return _finish(recipe, run, trainer, data, metrics, steps, (steps - done) / max(seconds, 1e-9), say)
+    return _finish(recipe, run, trainer, data, metrics, trainer.state.global_step, say)
+
+
+def _restore_(trainer: QuietTrainer, checkpoint: Path, known: dict[str, Any]) -> None:
+    """A run that had given up when it was killed trains no further."""
+    assert isinstance(trainer, ImitationTrainer)
+    trainer.state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    vars(trainer.best).update(known)
+    callbacks: Any = trainer.state.stateful_callbacks
+    trainer.clock.before = callbacks[Clock.__name__]["attributes"]["before"]
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
@@ -208,7 +221,7 @@ def make_trainer(
     vocabulary = 0 if takes_images(recipe) else _vocabulary(model)
     imitated = None if teacher is None else task_of(teacher)
     collate = collate_for(recipe, data, vocabulary, seed=recipe.seed, imitated=imitated)
-    kind, more, callbacks = _imitation(recipe, data, collate, teacher, imitated)
+    kind, more, callbacks = _imitation(recipe, data, collate, teacher, imitated, steps)
     trainer = kind(
         model, arguments, recipe, run,
         warmup=warmup_steps(recipe.schedule, examples / training.batch_size),
@@ -216,7 +229,7 @@ def make_trainer(
         eval_dataset=data.validation_set(),
         data_collator=collate,
         processing_class=data.tokenizer,
-        callbacks=[WarmupCallback(), LossWatch(training.explosion), *callbacks, progress],
+        callbacks=[WarmupCallback(), Clock(), LossWatch(training.explosion), *callbacks, progress],
         **more,
     )  # fmt: skip
     trainer.remove_callback(transformers.PrinterCallback)
@@ -231,13 +244,17 @@ def make_trainer(
 
 
 def _imitation(
-    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel | None, task: str | None
+    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel | None, task: str | None,
+    steps: int,
 ) -> tuple[type[QuietTrainer], dict[str, Any], list[transformers.TrainerCallback]]:  # fmt: skip
     """The kind of trainer, what it needs besides, and who listens to it."""
     if teacher is None or task is None:
         return QuietTrainer, {}, []
     quality = quality_of(recipe, data, collate, teacher, task)
-    callbacks: list[transformers.TrainerCallback] = [BestWatch(INTEGER, quality.better, recipe.training.patience)]
+    until = steps - round(recipe.rounding.share * steps) if recipe.rounding.share else 0
+    callbacks: list[transformers.TrainerCallback] = [
+        BestWatch(INTEGER, quality.better, recipe.training.patience, patient_until=until)
+    ]
     return ImitationTrainer, {"teacher": teacher, "quality": quality}, callbacks
 
 
@@ -253,7 +270,7 @@ def _summary(model: PreTrainedModel, data: TrainingData, recipe: Recipe, steps: 
 
 def _finish(
     recipe: Recipe, run: Path, trainer: QuietTrainer, data: TrainingData, metrics: dict[str, float], steps: int,
-    steps_per_second: float, say: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:  # fmt: skip
     """The model into the run folder, looked at once more, and the figures beside it."""
     state = trainer.whole_state()
@@ -266,7 +283,8 @@ def _finish(
         "steps": steps,
         "data": data.described,
         "validation": {name.removeprefix("eval_"): value for name, value in metrics.items() if _is_measure(name)},
-        "steps_per_second": steps_per_second,
+        "seconds": trainer.clock.seconds,
+        "steps_per_second": steps / max(trainer.clock.seconds, 1e-9),
         "processes": trainer.args.world_size,
         "paper": recipe.paper,
         "log": trainer.state.log_history,
@@ -279,6 +297,8 @@ def _finish(
         final = trainer._inner()
         if best is not None:
             figures["best"] = {"step": best.step, "value": best.value, "measure": trainer.quality.primary}  # type: ignore[attr-defined]
+            if best.step is not None:
+                say(f"the best evaluation was that of step {best.step:,}, which is what is kept")
             if best.step not in (None, steps) and (kept := checkpoint_before(run, best.step)) is not None:
                 final = open_model(str(kept))
             as_floating_point(final, recipe.attention)

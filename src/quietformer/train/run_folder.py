@@ -29,7 +29,10 @@ def recipe_in(run: Path) -> Recipe | None:
     return read_recipe(str(run / RECIPE)) if (run / RECIPE).is_file() else None
 
 
-def check_run(run: Path, recipe: Recipe) -> None:
+GO_ON = "choose another --out, or give no recipe to go on with the one that is there"
+
+
+def check_run(run: Path, recipe: Recipe, remedy: str = GO_ON) -> None:
     """Whether this recipe may be run there: a new folder, an empty one, or one that holds the same run."""
     if run.exists() and not run.is_dir():
         raise QuietformerError(f"{run} is a file; --out takes a folder")
@@ -40,10 +43,7 @@ def check_run(run: Path, recipe: Recipe) -> None:
         return
     if there != recipe and (whole_checkpoints(run) or (run / FIGURES).is_file()):
         key, old, new = next(_differences(there.to_dict(), recipe.to_dict()))
-        raise QuietformerError(
-            f"{run} holds a run of another recipe ({key}: {old!r} there, {new!r} here); choose another --out, or give no "
-            "recipe to go on with the one that is there"
-        )
+        raise QuietformerError(f"{run} holds a run of another recipe ({key}: {old!r} there, {new!r} here); {remedy}")
 
 
 def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -37,6 +37,7 @@ from quietformer.train.checkpoints import (
     last_checkpoint,
     publish,
 )
+from quietformer.train.clock import Clock
 from quietformer.train.divergence import DivergenceError, LossWatch, broken_layer, loudest_layer
 from quietformer.train.schedule import rate_factor
 from quietformer.train.sharding import embeddings_in_root, gathered, sharded_optimizer_state
@@ -153,6 +154,11 @@ class QuietTrainer(Trainer):
     def _watch(self) -> LossWatch:
         """Looked up each time: going on from a checkpoint replaces it."""
         return next(item for item in self.callback_handler.callbacks if isinstance(item, LossWatch))
+
+    @property
+    def clock(self) -> Clock:
+        """Looked up each time: going on from a checkpoint replaces it."""
+        return next(item for item in self.callback_handler.callbacks if isinstance(item, Clock))
 
     def _forward_inputs(self, inputs: Any) -> dict[str, Any]:
         return {name: value for name, value in self._prepare_inputs(dict(inputs)).items() if name != "labels"}
