@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tools.tables import write_between
 from quietformer.analysis.evaluate import evaluate, reference_run
 from quietformer.analysis.inspect import inspect
 from quietformer.analysis.provenance import versions
+from quietformer.analysis.quantization import spread
 from quietformer.analysis.task import task_of
 from quietformer.files import finite, write_json
 from quietformer.quant.calibrate import calibrate_, quantize_
@@ -54,10 +55,15 @@ def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespac
     )  # fmt: skip
 
 
-def measure(model: Any, data: Any, reference: Any, seed: int) -> dict[str, float | None]:
-    found = evaluate(model, data.evaluation, reference.task, reference)
+def outliers(model: Any, data: Any) -> dict[str, float]:
+    """The largest FFN output and kurtosis of any layer, in texts of all lengths."""
     reach, kurtosis = extremes(inspect(model, spread_over(data.evaluation, INSPECTED)).figures)
-    figures: dict[str, float | None] = {"float": found.value, "reach": reach, "kurtosis": kurtosis}
+    return {"reach": reach, "kurtosis": kurtosis}
+
+
+def measure(model: Any, data: Any, reference: Any, seed: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {"float": evaluate(model, data.evaluation, reference.task, reference).value}
+    figures |= outliers(model, data)
     for name, per_channel in (("per_tensor", False), ("per_channel", True)):
         quantized = copy.deepcopy(model)
         quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
@@ -76,6 +82,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--outliers", action="store_true", help="look at the outliers of finished runs again")
     arguments = parser.parse_args()
     model = open_model(arguments.model)
     task = task_of(model)
@@ -97,42 +104,43 @@ def main() -> None:
                 trained = open_model(str(place)) if variant else model
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(kept, finite(measure(trained, data, reference, seed)))
+            elif arguments.outliers:
+                trained = open_model(str(place)) if variant else model
+                write_json(kept, finite(json.loads(kept.read_text()) | outliers(trained, data)))
             rows[name].append(json.loads(kept.read_text()))
             print(f"{name}, seed {seed}: {rows[name][-1]}", flush=True)
-            report(rows, arguments, data.described)
+    report(rows, arguments, data.described)
 
 
-def report(rows: dict[str, list[dict[str, float | None]]], arguments: argparse.Namespace, described: Any) -> None:
+def report(rows: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace, described: Any) -> None:
     table = [
         "| variant | floating point | largest FFN output | kurtosis | W8A8, per-tensor weights | W8A8, per-channel weights |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    summary = {}
-    for name, runs in rows.items():
-        if runs:
-            found = {key: [run[key] for run in runs if run[key] is not None] for key in MEASURES}
-            summary[name] = {
-                key: {"mean": statistics.fmean(v), "std": statistics.stdev(v) if len(v) > 1 else 0.0, "runs": v}
-                for key, v in found.items()
-            }
-            table.append("| " + " | ".join([name, *(cell(key, summary[name][key]) for key in MEASURES)]) + " |")
-    names = [Path(text).name for text in arguments.texts]
+    summary = {name: {key: spread([run[key] for run in runs]) for key in MEASURES} for name, runs in rows.items()}
+    for name, found in summary.items():
+        table.append("| " + " | ".join([name, *(cell(key, found[key]) for key in MEASURES)]) + " |")
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     write_json(
         JSON,
         {
-            "command": f"python -m tools.retrofit_ablation RUNS --steps {arguments.steps} --batch-size {arguments.batch_size} "
-            f"--seeds {arguments.seeds} --texts {' '.join(names)} --eval-texts "
-            f"{' '.join(Path(text).name for text in arguments.eval_texts)}",
+            "command": shlex.join(["python", "-m", "tools.retrofit_ablation", *words]),
+            "steps": arguments.steps,
+            "batch_size": arguments.batch_size,
+            "seeds": arguments.seeds,
             "evaluation_sequences": described["evaluation_sequences"],
             "variants": summary,
+            "runs": rows,
             "versions": versions(),
         },
     )
     write_between(DOCS, "ablation", "\n".join(table))
 
 
-def cell(key: str, value: dict[str, Any]) -> str:
+def cell(key: str, value: dict[str, float | None]) -> str:
     places = {"reach": 1, "kurtosis": 0}.get(key, 4)
+    if value["mean"] is None:
+        return "a run gave no number"
     return f"{value['mean']:,.{places}f} ± {value['std']:,.{places}f}"
 
 
