@@ -114,12 +114,17 @@ def main() -> None:
 
 def report(rows: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace, described: Any) -> None:
     table = [
-        "| variant | floating point | largest FFN output | kurtosis | W8A8, per-tensor weights | W8A8, per-channel weights |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| variant | seeds | floating point | largest FFN output | kurtosis | W8A8, per-tensor weights "
+        "| W8A8, per-channel weights |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    summary = {name: {key: spread([run[key] for run in runs]) for key in MEASURES} for name, runs in rows.items()}
+    summary = {
+        name: {key: spread([run[key] for run in runs]) for key in MEASURES} for name, runs in rows.items() if runs
+    }
     for name, found in summary.items():
-        table.append("| " + " | ".join([name, *(cell(key, found[key]) for key in MEASURES)]) + " |")
+        table.append(
+            "| " + " | ".join([name, str(len(rows[name])), *(cell(key, found[key]) for key in MEASURES)]) + " |"
+        )
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     write_json(
         JSON,
@@ -141,7 +146,8 @@ def cell(key: str, value: dict[str, float | None]) -> str:
     places = {"reach": 1, "kurtosis": 0}.get(key, 4)
     if value["mean"] is None:
         return "a run gave no number"
-    return f"{value['mean']:,.{places}f} ± {value['std']:,.{places}f}"
+    deviation = f" ± {value['std']:,.{places}f}" if value["std"] else ""
+    return f"{value['mean']:,.{places}f}{deviation}"
 
 
 if __name__ == "__main__":

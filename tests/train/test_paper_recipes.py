@@ -117,11 +117,13 @@ def changed(spec: Spec, prefix: str = "") -> Iterator[str]:
     """The dotted fields that are not as the library has them by default."""
     for name, field in type(spec).model_fields.items():
         value, path = getattr(spec, name), prefix + name
+        if value == field.get_default(call_default_factory=True):
+            continue  # a section may have other defaults inside another than by itself
         if isinstance(value, Spec) and not value.kind:
             yield from changed(value, f"{path}.")
         elif isinstance(value, dict) and name in ("config", "trainer"):
             yield from (f"{path}.{key}" for key in value)
-        elif value != field.get_default(call_default_factory=True):
+        else:
             yield path
 
 

@@ -70,7 +70,8 @@ def retrofit_recipe(
     unit = UNITS[task]
     batch_size = batch_size or BATCHES[unit]
     length = length or min(LENGTHS[unit], positions or LENGTHS[unit])
-    strength = STRENGTH_PER_FEATURE * width if penalty is None else penalty
+    # In the other basis nothing is left for a penalty but to push against the teacher: docs/retrofit.md has the figures.
+    strength = (0.0 if rotate else STRENGTH_PER_FEATURE * width) if penalty is None else penalty
     terms = []
     if strength:
         bound = long_tail(inspected, site) if threshold is None else threshold
