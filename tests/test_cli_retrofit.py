@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import quietformer as qf
 from quietformer.data.inputs import tokenizer_of
 from quietformer.sources import open_model
+from tests.commands import fails
 from tests.train.pretrained import tiny_pretrained
 from tests.train.recipes import write_prose
 
@@ -27,14 +28,6 @@ def text(tmp_path):
 @pytest.fixture
 def loud(tmp_path):
     return tiny_pretrained(tmp_path / "loud", outlier=150.0)
-
-
-def fails(run, *arguments):
-    code, _, error = run(*arguments)
-    lines = [line for line in error.splitlines() if line.startswith("quietformer: ")]
-    assert (code, len(lines)) == (2, 1), error
-    assert "Traceback" not in error
-    return lines[0]
 
 
 def test_a_model_is_healed_measured_exported_and_shown(run, tmp_path, text, loud):

@@ -13,6 +13,7 @@ from quietformer.data.corpora import data_files, read_rows
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Source
 from quietformer.train.recipe_files import built_in_recipes
+from tests.commands import fails
 from tests.train.recipes import tiny, write_prose
 
 
@@ -29,15 +30,6 @@ def recipe(tmp_path, prose):
         return path
 
     return write
-
-
-def fails(run, *arguments):
-    """The one line of a command that cannot work."""
-    code, _, error = run(*arguments)
-    lines = [line for line in error.splitlines() if line.startswith("quietformer: ")]
-    assert (code, len(lines)) == (2, 1), error
-    assert "Traceback" not in error
-    return lines[0]
 
 
 def test_the_recipes_are_listed_and_shown(run, tmp_path):

@@ -28,7 +28,9 @@ from quietformer.quant.calibrate import calibrate_, quantize_
 from quietformer.recipe import Source
 from quietformer.sources import open_model
 from quietformer.specs import QuantSpec
-from quietformer.study.retrofit import RetrofitOptions, extremes, make_recipe, measuring_data
+from quietformer.study.comparison import extremes
+from quietformer.study.measuring import measuring_data
+from quietformer.study.retrofit import RetrofitOptions, make_recipe
 from quietformer.study.side import INSPECTED, spread_over
 from quietformer.train.run import train
 

@@ -24,7 +24,8 @@ from quietformer.quant.calibrate import plan_quantization
 from quietformer.recipe import Source
 from quietformer.sources import open_model
 from quietformer.specs import QuantSpec
-from quietformer.study.retrofit import RetrofitOptions, make_recipe, measuring_data
+from quietformer.study.measuring import measuring_data
+from quietformer.study.retrofit import RetrofitOptions, make_recipe
 from quietformer.study.side import look, measure_side
 
 COLUMNS = ("floating point", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")

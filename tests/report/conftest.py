@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from quietformer.report.page import write_page
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -41,3 +43,16 @@ def open_tab(browser):
     yield open_file
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def opened(open_tab, tmp_path):
+    def open_page(report, **options):
+        write_page(report, tmp_path / "page.html")
+        tab, problems, requests = open_tab(tmp_path / "page.html", **options)
+        # The page may ask for itself and for pictures it carries; anything else is a problem, whenever it is asked for.
+        tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
+        problems += [url for url in requests if not url.startswith(("file:", "data:"))]
+        return tab, problems
+
+    return open_page

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from quietformer.analysis.quantization import SCALES
-from quietformer.report.page import page, write_page
+from quietformer.report.page import page
+from tests.report.tabs import text
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'`/*SCRIPT*/"
 LONG = "very_long_name_" * 20
@@ -72,25 +73,8 @@ def measured(measure="cosine", nothing=1.0, everything=0.83, found=None):
     return {"measure": measure, "sequences": 16, "everything": everything, "nothing": nothing, "rows": found}
 
 
-@pytest.fixture
-def opened(open_tab, tmp_path):
-    def open_page(report, **options):
-        write_page(report, tmp_path / "page.html")
-        tab, problems, requests = open_tab(tmp_path / "page.html", **options)
-        # The page may ask for itself and for pictures it carries; anything else is a problem, whenever it is asked for.
-        tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
-        problems += [url for url in requests if not url.startswith(("file:", "data:"))]
-        return tab, problems
-
-    return open_page
-
-
 def ranked(tab) -> list[str]:
     return tab.locator("#sites .site").all_text_contents()
-
-
-def text(tab, selector) -> str:
-    return " ".join(tab.locator(selector).inner_text().split())
 
 
 def test_it_is_one_file_without_markup_of_others():

@@ -9,29 +9,14 @@ import re
 import pytest
 
 from quietformer.report.figures import unpack
-from quietformer.report.page import page, write_page
+from quietformer.report.page import page
 from quietformer.report.slim import slim
 from tests.report.retrofits import retrofit
+from tests.report.tabs import text
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
 LONG = "very_long_name_" * 20
 in_browser = pytest.mark.xdist_group("browser")
-
-
-@pytest.fixture
-def opened(open_tab, tmp_path):
-    def open_page(report, **options):
-        write_page(report, tmp_path / "page.html")
-        tab, problems, requests = open_tab(tmp_path / "page.html", **options)
-        tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
-        problems += [url for url in requests if not url.startswith(("file:", "data:"))]
-        return tab, problems
-
-    return open_page
-
-
-def text(tab, selector) -> str:
-    return " ".join(tab.locator(selector).inner_text().split())
 
 
 def cells(tab, selector) -> list[list[str]]:

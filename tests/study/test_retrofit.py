@@ -12,7 +12,9 @@ from quietformer.analysis.task import task_of
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Source
 from quietformer.sources import open_model
-from quietformer.study.retrofit import RetrofitOptions, comparison, extremes, make_recipe, measuring_data
+from quietformer.study.comparison import comparison, extremes
+from quietformer.study.measuring import measuring_data
+from quietformer.study.retrofit import RetrofitOptions, make_recipe
 from quietformer.study.side import spread_over
 from quietformer.train.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
 from tests.train.pretrained import tiny_pretrained
@@ -116,12 +118,12 @@ def side(reach, value, real=True):
 
 
 def test_the_table_has_what_was_measured_and_nothing_else():
-    rows = {row["what"]: row for row in comparison(side(100.0, 0.2), side(5.0, 0.9), "cosine", "higher")}
+    rows = {row["what"]: row for row in comparison(side(100.0, 0.2), side(5.0, 0.9))}
     assert (rows["largest FFN output"]["before"], rows["largest FFN output"]["after"]) == (100.0, 5.0)
     assert rows["real INT8, per-tensor weights: cosine"]["after"] == 0.9
     assert "real INT8, per-channel weights: cosine" not in rows  # was not measured on either side
     assert rows["INT8 model, MB"]["after"] == 1.0
-    bare = comparison(side(100.0, 0.2, real=False), side(5.0, 0.9, real=False), "cosine", "higher")
+    bare = comparison(side(100.0, 0.2, real=False), side(5.0, 0.9, real=False))
     assert not any("real" in row["what"] or "MB" in row["what"] for row in bare)
 
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset as TorchDataset
 
 from quietformer.data.corpora import TEXTS_AT_ONCE, Packer, fingerprint
-from quietformer.data.positions import ORDER, PASSAGES, Row, Rows, generator
+from quietformer.data.positions import ORDER, PASSAGES, Positions, Row, Rows, generator
 from quietformer.errors import QuietformerError
 from quietformer.recipe import DataRecipe
 
@@ -79,31 +78,12 @@ def row_lengths(dataset: Any) -> np.ndarray[Any, Any]:
     return np.asarray(compute.list_value_length(table["input_ids"]))
 
 
-class BySize(TorchDataset[Row]):
+class BySize(Positions):
     """As `Positions`, but each batch has rows of like length, so that little of it is padding."""
 
     def __init__(self, rows: Rows, lengths: np.ndarray[Any, Any], total: int, *, batch_size: int, seed: int) -> None:
-        self._rows, self._lengths, self._total = rows, lengths, total
-        self._batch_size, self._seed = batch_size, seed
-        self._orders: dict[int, np.ndarray[Any, Any]] = {}
-
-    def __len__(self) -> int:
-        return self._total
-
-    def __getitem__(self, position: int) -> Row:
-        return self.__getitems__([position])[0]
-
-    def __getitems__(self, positions: list[int]) -> list[Row]:
-        indices = [self._index(position) for position in positions]
-        found = self._rows.take(indices, positions)
-        return [row | {"position": position} for row, position in zip(found, positions, strict=True)]
-
-    def _index(self, position: int) -> int:
-        epoch, place = divmod(position, self._an_epoch)
-        if epoch not in self._orders:
-            self._orders = {key: order for key, order in self._orders.items() if key == epoch - 1}
-            self._orders[epoch] = self._order(epoch)
-        return int(self._orders[epoch][place])
+        super().__init__(rows, total, seed)
+        self._lengths, self._batch_size = lengths, batch_size
 
     @property
     def _an_epoch(self) -> int:

@@ -92,16 +92,24 @@ class Positions(TorchDataset[Row]):
 
     def __getitems__(self, positions: list[int]) -> list[Row]:
         """What a DataLoader asks for, a batch at a time."""
-        indices = [int(self._order(position // len(self._rows))[position % len(self._rows)]) for position in positions]
-        found = self._rows.take(indices, positions)
+        found = self._rows.take([self._index(position) for position in positions], positions)
         return [row | {"position": position} for row, position in zip(found, positions, strict=True)]
 
-    def _order(self, epoch: int) -> np.ndarray[Any, Any]:
+    def _index(self, position: int) -> int:
+        epoch, place = divmod(position, self._an_epoch)
         if epoch not in self._orders:
             # A batch may reach from one epoch into the next; older orders are not needed again.
             self._orders = {key: order for key, order in self._orders.items() if key == epoch - 1}
-            self._orders[epoch] = generator(self._seed, ORDER, epoch).permutation(len(self._rows))
-        return self._orders[epoch]
+            self._orders[epoch] = self._order(epoch)
+        return int(self._orders[epoch][place])
+
+    @property
+    def _an_epoch(self) -> int:
+        return len(self._rows)
+
+    def _order(self, epoch: int) -> np.ndarray[Any, Any]:
+        """The rows of an epoch, as they are taken."""
+        return generator(self._seed, ORDER, epoch).permutation(len(self._rows))
 
 
 class InOrder(TorchDataset[Row]):

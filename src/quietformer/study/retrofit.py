@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, reference_run
 from quietformer.analysis.inspect import check_finite
 from quietformer.analysis.outliers import printable
 from quietformer.analysis.provenance import command_line, versions
-from quietformer.analysis.quantization import SCALES, cost
+from quietformer.analysis.quantization import SCALES
 from quietformer.analysis.task import task_of
-from quietformer.data.calibration import CalibrationData, wants_token_types
-from quietformer.data.inputs import check_length, image_size, positions_of
-from quietformer.data.training import Kept, TrainingData, collate_for, takes_images, training_data
+from quietformer.data.calibration import CalibrationData
+from quietformer.data.inputs import check_length, positions_of
+from quietformer.data.training import takes_images
 from quietformer.errors import QuietformerError
 from quietformer.files import finite, write_json
 from quietformer.recipe import Recipe, Source
 from quietformer.section import model_spec
 from quietformer.sources import open_model
+from quietformer.study.comparison import comparison, side_in_words, verdict_on
+from quietformer.study.measuring import measuring_data
 from quietformer.study.side import look, measure_side
-from quietformer.train.imitation import example_batches, student_of
+from quietformer.train.imitation import student_of
 from quietformer.train.recipe_files import changed
 from quietformer.train.retrofit_recipe import attention_for_pretrained, retrofit_recipe
 from quietformer.train.run import train, with_absolute_paths
@@ -38,9 +37,6 @@ from quietformer.train.run_folder import RECIPE, check_run, only_writer, start
 
 BEFORE, FIGURES, INTEGERS = "before.json", "retrofit.json", "int8"
 """Files of the run folder: the original's figures, those of both sides, and the folder with real INT8."""
-CALIBRATED = 128
-"""Training examples a calibration takes."""
-BATCH = 16
 
 Tell = Callable[[str, int, int], None]
 
@@ -181,85 +177,6 @@ def make_recipe(
     return changed(recipe, options.changes)
 
 
-def measuring_data(
-    recipe: Recipe, out: Path, model: PreTrainedModel, task: str, options: RetrofitOptions
-) -> CalibrationData:
-    """Other data than is trained on, and other than is looked at during training to choose the best checkpoint."""
-    shape = image_size(model) if takes_images(recipe) else (0, 0)
-
-    def read(*sources: Source) -> TrainingData:
-        chosen = recipe.data.model_copy(update={"validation_limit": 0, **({"validation": sources} if sources else {})})
-        return training_data(recipe.model_copy(update={"data": chosen}), out, image_shape=shape)
-
-    found = read(*options.evaluation[:1])
-    embeddings: Any = None if takes_images(recipe) else model.get_input_embeddings()
-    vocabulary = 0 if embeddings is None else int(embeddings.weight.shape[0])
-    collate = collate_for(recipe, found, vocabulary, seed=recipe.seed, imitated=task)
-    types = found.tokenizer is not None and wants_token_types(model, found.tokenizer)
-
-    def batched(rows: list[Any]) -> list[dict[str, Any]]:
-        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, task)
-        if types:
-            made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
-        return made
-
-    def calibration(seed: int) -> list[dict[str, Any]]:
-        rows: Any = found.rows
-        drawn = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATED]
-        return batched(rows.take([int(place) for place in drawn], None))
-
-    trained = _fingerprints(found.rows) if recipe.data.unit != "images" else set()
-    asked: list[Any] = []
-    counts: dict[str, int] = {}
-    if options.evaluation:
-        share = -(-options.sequences // len(options.evaluation))
-        for place, source in enumerate(options.evaluation):
-            rows = (found if place == 0 else read(source)).validation
-            some = _fresh(rows, np.linspace(0, len(rows) - 1, min(len(rows), 2 * share)).astype(int), trained)[:share]
-            counts[source.name] = len(some)
-            asked += some
-    else:
-        watched = recipe.data.validation_limit or len(found.validation)
-        asked = _fresh(found.validation, range(watched, len(found.validation)), trained)[: options.sequences]
-        counts["held out of the same"] = len(asked)
-    if len(asked) < 2:
-        raise QuietformerError("nothing is left to measure on; give more text, or other text with --eval-texts")
-    if recipe.data.unit == "passages":  # neighbours of like length, so that little is padding
-        asked.sort(key=lambda row: len(row["input_ids"]))
-    described = found.described | {
-        "evaluation": counts,
-        "evaluation_sequences": len(asked),
-        "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
-    }
-    return CalibrationData(batched(asked), calibration, found.tokenizer, described)
-
-
-def _fingerprints(rows: Any) -> set[bytes]:
-    """Of all rows: what stands in the text twice must not be both trained on and measured."""
-    found = set()
-    for begin in range(0, len(rows), 1000):
-        found |= {_fingerprint(row) for row in rows.take(range(begin, min(begin + 1000, len(rows))), None)}
-    return found
-
-
-def _fingerprint(row: Any) -> bytes:
-    return hashlib.blake2b(np.asarray(row["input_ids"], np.int64).tobytes(), digest_size=12).digest()
-
-
-def _fresh(rows: Any, places: Iterable[int], trained: set[bytes]) -> list[Any]:
-    """Rows that are not trained on, in their order, each once."""
-    taken = rows.take([int(place) for place in places], None)
-    if not taken or "input_ids" not in taken[0]:
-        return list(taken)
-    seen = set(trained)
-    fresh = []
-    for row in taken:
-        if (mark := _fingerprint(row)) not in seen:
-            seen.add(mark)
-            fresh.append(row)
-    return fresh
-
-
 def _kept_before(out: Path, key: Any) -> dict[str, Any] | None:
     """The original's figures, if they were measured for this run before it was interrupted."""
     try:
@@ -294,50 +211,6 @@ def check_place_for(out: Path) -> None:
         raise QuietformerError(f"{out} holds other things than a retrofit; choose another OUT")
 
 
-def verdict_on(after: dict[str, Any], reference: Reference) -> str:
-    """What INT8 still costs, against the original; a run that healed nothing must not sound as if it had."""
-    evaluation = reference.evaluation
-    value = _integer_value(after, evaluation.primary)[0]
-    lost = cost(evaluation.value, value, evaluation.better)
-    nothing, little, broken = SCALES[evaluation.better]
-    if lost is None:
-        return "There is nothing to compare with."
-    if lost <= nothing:
-        return "Healed: INT8 costs next to nothing now."
-    if lost <= little:
-        return "Healed: INT8 costs a little now."
-    again = "more steps and more text of its own kind may help"
-    return f"Better or not, INT8 still {'breaks it' if lost > broken else 'costs it quality'}; {again}."
-
-
-def _integer_value(side: dict[str, Any], primary: str) -> tuple[float | None, str]:
-    """The primary measure of INT8 with per-channel weights, real where there is an export."""
-    real = (side["real"] or {}).get("per_channel")
-    return (
-        (real[primary], "real INT8") if real else (side["simulated"]["per_channel"][primary]["mean"], "simulated INT8")
-    )
-
-
-def side_in_words(side: dict[str, Any], reference: Reference) -> str:
-    """`real INT8 has cosine 0.1921 (floating point 1.0000); FFN outputs reach 195, kurtosis up to 40,727`."""
-    primary = reference.evaluation.primary
-    value, what = _integer_value(side, primary)
-    places = 2 if primary == "perplexity" else 4
-    shown = "broken" if value is None else f"{value:.{places}f}"
-    reach, kurtosis = extremes(side["inspect"])
-    return (
-        f"{what} has {primary} {shown} (floating point {side['float'][primary]:.{places}f}); FFN outputs reach {reach:,.3g}, "
-        f"kurtosis up to {kurtosis:,.0f}"
-    )
-
-
-def extremes(inspected: dict[str, Any], site: str = "ffn_output") -> tuple[float, float]:
-    """The largest magnitude of any layer, and the largest kurtosis."""
-    rows = [row for row in inspected["sites"] if row["site"] == site]
-    reach = max((max(abs(row["min"]), abs(row["max"])) for row in rows), default=math.nan)
-    return reach, max((row["kurtosis"] or 0.0 for row in rows), default=math.nan)
-
-
 def _figures(
     name: str, model: PreTrainedModel, task: str, reference: Reference, before: dict[str, Any],
     after: dict[str, Any] | None, sentence: str, data: CalibrationData, *, changed: bool,
@@ -359,55 +232,10 @@ def _figures(
         "primary": evaluation.primary,
         "better": evaluation.better,
         "scale": SCALES[evaluation.better],
-        "rows": [] if after is None else comparison(before, after, evaluation.primary, evaluation.better),
+        "rows": [] if after is None else comparison(before, after),
         "before": before,
         "after": after,
         "data": data.described,
         "command": command_line(),
         "versions": versions(),
     }
-
-
-def comparison(before: dict[str, Any], after: dict[str, Any], primary: str, better: str) -> list[dict[str, Any]]:
-    """The table that people read first."""
-    rows: list[dict[str, Any]] = []
-
-    def row(what: str, pick: Callable[[dict[str, Any]], Any], better: str) -> None:
-        values = [pick(side) for side in (before, after)]
-        if any(value is not None for value in values):
-            rows.append({"what": what, "before": values[0], "after": values[1], "better": better})
-
-    row("largest FFN output", lambda side: extremes(side["inspect"])[0], "lower")
-    row("largest kurtosis of FFN outputs", lambda side: extremes(side["inspect"])[1], "lower")
-    for measure in before["float"]:
-        direction = "lower" if measure in ("perplexity", "loss") else "higher"
-        row(f"floating point: {measure}", lambda side, m=measure: side["float"].get(m), direction)  # type: ignore[misc]
-        for weights in ("per_tensor", "per_channel"):
-            label = weights.replace("_", "-")
-            row(
-                f"simulated W8A8, {label} weights: {measure}",
-                lambda side, w=weights, m=measure: side["simulated"][w][m]["mean"],  # type: ignore[misc]
-                direction,
-            )
-            row(
-                f"real INT8, {label} weights: {measure}",
-                lambda side, w=weights, m=measure: ((side["real"] or {}).get(w) or {}).get(m),  # type: ignore[misc]
-                direction,
-            )
-    row("INT8 model, MB", lambda side: _size(side, "int8"), "lower")
-    row("floating point model, MB", lambda side: _size(side, "fp32"), "lower")
-    for place, one in enumerate((after["real"] or {}).get("latency", [])):
-        what = f"batch {one['batch']}" + (f", {one['length']} tokens" if one["length"] else "")
-        row(f"INT8, ms ({what})", lambda side, p=place: _latency(side, p, "onnx_int8_ms"), "lower")  # type: ignore[misc]
-        row(f"floating point ONNX, ms ({what})", lambda side, p=place: _latency(side, p, "onnx_fp32_ms"), "lower")  # type: ignore[misc]
-    return rows
-
-
-def _size(side: dict[str, Any], kind: str) -> float | None:
-    size = ((side["real"] or {}).get("bytes") or {}).get(kind)
-    return None if size is None else size / 1e6
-
-
-def _latency(side: dict[str, Any], place: int, kind: str) -> float | None:
-    rows = (side["real"] or {}).get("latency", [])
-    return rows[place][kind] if place < len(rows) else None

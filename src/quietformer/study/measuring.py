@@ -1,0 +1,105 @@
+"""Data to measure a healed model on: neither trained on, nor looked at to choose its best checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from quietformer.data.calibration import CalibrationData, wants_token_types
+from quietformer.data.inputs import image_size
+from quietformer.data.training import Kept, TrainingData, collate_for, takes_images, training_data
+from quietformer.errors import QuietformerError
+from quietformer.recipe import Recipe, Source
+from quietformer.train.imitation import example_batches
+
+if TYPE_CHECKING:
+    from quietformer.study.retrofit import RetrofitOptions
+
+CALIBRATED = 128
+"""Training examples a calibration takes."""
+BATCH = 16
+
+
+def measuring_data(
+    recipe: Recipe, out: Path, model: PreTrainedModel, task: str, options: RetrofitOptions
+) -> CalibrationData:
+    """Other data than is trained on, and other than is looked at during training to choose the best checkpoint."""
+    shape = image_size(model) if takes_images(recipe) else (0, 0)
+
+    def read(*sources: Source) -> TrainingData:
+        chosen = recipe.data.model_copy(update={"validation_limit": 0, **({"validation": sources} if sources else {})})
+        return training_data(recipe.model_copy(update={"data": chosen}), out, image_shape=shape)
+
+    found = read(*options.evaluation[:1])
+    embeddings: Any = None if takes_images(recipe) else model.get_input_embeddings()
+    vocabulary = 0 if embeddings is None else int(embeddings.weight.shape[0])
+    collate = collate_for(recipe, found, vocabulary, seed=recipe.seed, imitated=task)
+    types = found.tokenizer is not None and wants_token_types(model, found.tokenizer)
+
+    def batched(rows: list[Any]) -> list[dict[str, Any]]:
+        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, task)
+        if types:
+            made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
+        return made
+
+    def calibration(seed: int) -> list[dict[str, Any]]:
+        rows: Any = found.rows
+        drawn = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATED]
+        return batched(rows.take([int(place) for place in drawn], None))
+
+    trained = _fingerprints(found.rows) if recipe.data.unit != "images" else set()
+    asked: list[Any] = []
+    counts: dict[str, int] = {}
+    if options.evaluation:
+        share = -(-options.sequences // len(options.evaluation))
+        for place, source in enumerate(options.evaluation):
+            rows = (found if place == 0 else read(source)).validation
+            some = _fresh(rows, np.linspace(0, len(rows) - 1, min(len(rows), 2 * share)).astype(int), trained)[:share]
+            counts[source.name] = len(some)
+            asked += some
+    else:
+        watched = recipe.data.validation_limit or len(found.validation)
+        asked = _fresh(found.validation, range(watched, len(found.validation)), trained)[: options.sequences]
+        counts["held out of the same"] = len(asked)
+    if len(asked) < 2:
+        raise QuietformerError("nothing is left to measure on; give more text, or other text with --eval-texts")
+    if recipe.data.unit == "passages":  # neighbours of like length, so that little is padding
+        asked.sort(key=lambda row: len(row["input_ids"]))
+    described = found.described | {
+        "evaluation": counts,
+        "evaluation_sequences": len(asked),
+        "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
+    }
+    return CalibrationData(batched(asked), calibration, found.tokenizer, described)
+
+
+def _fingerprints(rows: Any) -> set[bytes]:
+    """Of all rows: what stands in the text twice must not be both trained on and measured."""
+    found = set()
+    for begin in range(0, len(rows), 1000):
+        found |= {_fingerprint(row) for row in rows.take(range(begin, min(begin + 1000, len(rows))), None)}
+    return found
+
+
+def _fingerprint(row: Any) -> bytes:
+    return hashlib.blake2b(np.asarray(row["input_ids"], np.int64).tobytes(), digest_size=12).digest()
+
+
+def _fresh(rows: Any, places: Iterable[int], trained: set[bytes]) -> list[Any]:
+    """Rows that are not trained on, in their order, each once."""
+    taken = rows.take([int(place) for place in places], None)
+    if not taken or "input_ids" not in taken[0]:
+        return list(taken)
+    seen = set(trained)
+    fresh = []
+    for row in taken:
+        if (mark := _fingerprint(row)) not in seen:
+            seen.add(mark)
+            fresh.append(row)
+    return fresh
