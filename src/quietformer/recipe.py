@@ -167,6 +167,7 @@ class OptimizerRecipe(Spec):
     name: str = Field(default="adamw_torch_fused", description="an optimizer of the Hugging Face Trainer")
     learning_rate: float = Field(default=1e-3, gt=0)
     gate_factor: float = Field(default=1.0, gt=0, description="the gates' learning rate is this times the others'")
+    norm_factor: float = Field(default=1.0, gt=0, description="the norms' learning rate is this times the others'")
     betas: Pair = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)

@@ -16,9 +16,10 @@ from quietformer.attention.layers import CORE
 from quietformer.data.training import training_data
 from quietformer.errors import QuietformerError
 from quietformer.train.arguments import set_sizes_, training_arguments
-from quietformer.train.regularizers import ActivationPenalty
+from quietformer.train.regularizers import ActivationPenalty, RangePenalty
 from quietformer.train.run import make_trainer, open_or_build, train
 from quietformer.train.trainer import example_scores
+from tests.models import build, inputs
 from tests.train.recipes import tiny_recipe, write_prose
 
 GATED = {"gate": "linear(pi_init=0.5)"}
@@ -83,6 +84,11 @@ def test_layer_norms_decay_only_if_asked_and_gates_have_a_rate_of_their_own(pros
     for name, (rate, decay) in other.items():
         assert rate == (1e-2 if f".{CORE}." in name else 1e-3), name
         assert decay == (0.0 if name.endswith("bias") else 0.1), name
+    third = groups(learning_rate=1e-3, norm_factor=5.0)
+    assert {name for name, (rate, _) in third.items() if rate == 5e-3} == {
+        name for name in plain if "layer_norm" in name
+    }
+    assert {rate for rate, _ in third.values()} == {1e-3, 5e-3}
 
 
 def test_the_activation_penalty_is_its_formula(prose, tmp_path):
@@ -102,8 +108,32 @@ def test_the_activation_penalty_is_its_formula(prose, tmp_path):
 
 
 def test_a_penalty_needs_a_site_the_model_has():
-    with pytest.raises(QuietformerError, match="has no site 'nowhere'"):
+    with pytest.raises(QuietformerError, match="has no site 'nowhere' for the activation penalty; no site"):
         ActivationPenalty(site="nowhere").build(torch.nn.Linear(2, 2))
+    with pytest.raises(QuietformerError, match=r"'ffn_norm.middle'.*it has attention_norm, .*ffn_output"):
+        RangePenalty(sites=("ffn_norm", "ffn_norm.middle")).build(build("bert"))
+
+
+def test_the_range_penalty_is_its_formula_and_padding_counts_nowhere():
+    model, given = build("bert"), inputs("bert", padded=True)
+    seen = []
+    for layer in model.bert.encoder.layer:
+        layer.output.LayerNorm.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    term = RangePenalty(strength=3.0, deviations=0.5, sites=("ffn_norm.input", "ffn_norm")).build(model)
+    model(**given)
+    real = given["attention_mask"].bool()
+    expected = []
+    for tensors in seen:
+        for x in tensors:
+            x = x[real].detach().double()
+            expected.append((x.abs() / x.std() - 0.5).clamp(min=0).square().mean())
+    found = term.term()
+    assert found.requires_grad
+    assert float(found) == pytest.approx(3.0 * float(sum(expected) / len(expected)), rel=1e-5)
+    assert term.term() is None
+    term.detach_()
+    assert not any(module._forward_hooks for module in model.modules() if module not in
+                   [layer.output.LayerNorm for layer in model.bert.encoder.layer])  # fmt: skip
 
 
 @pytest.mark.parametrize(

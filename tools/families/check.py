@@ -19,6 +19,8 @@ import transformers
 from torch import Tensor
 
 import quietformer as qf
+from quietformer.attention import clipped
+from quietformer.attention.core import plain_attention
 from quietformer.attention.inject import all_configs
 from quietformer.errors import QuietformerError, SpecError, UnsupportedModelError
 from quietformer.quant.calibrate import calibrate_, dequantize_, quantize_
@@ -50,6 +52,7 @@ class Verdict:
     reason: str = ""
     layers: int = 0
     parity: float | None = None
+    fused: float = 0.0
     reload: float = 0.0
     causal: bool = False
     padding: bool = False
@@ -126,12 +129,17 @@ def _check(built: TinyModel, verdict: Verdict) -> None:
 
     qf.apply_attention_(model, qf.AttentionSpec())
     verdict.layers = sum(1 for _ in qf.attention_cores(model))
-    verdict.parity = distance(run(model, inputs), reference)
+    verdict.parity = distance(_plainly(model, inputs), reference)
     require(verdict.parity <= tolerance, f"vanilla core differs from eager by {verdict.parity:.2e}")
+    _check_fused(model, inputs, verdict)
     qf.apply_attention_(model, UNCLIPPED)
-    require((d := distance(run(model, inputs), reference)) <= tolerance, f"gamma = 0 differs from eager by {d:.2e}")
+    require(
+        (d := distance(_plainly(model, inputs), reference)) <= tolerance, f"gamma = 0 differs from eager by {d:.2e}"
+    )
+    _check_fused(model, inputs, verdict)
 
     qf.apply_attention_(model, CLIPPED)
+    _check_fused(model, inputs, verdict)
     seen = _count_keys(model, inputs)
     moved = distance(run(model, inputs), reference) > TOLERANCE
     # A row with a single key has weight one, clipped or not; there only the closed gates below can tell.
@@ -142,7 +150,9 @@ def _check(built: TinyModel, verdict: Verdict) -> None:
 
     qf.apply_attention_(model, GATED)
     _hold_gates_(model, OPEN)
-    require((d := distance(run(model, inputs), reference)) <= tolerance, f"open gates differ from eager by {d:.2e}")
+    require(
+        (d := distance(_plainly(model, inputs), reference)) <= tolerance, f"open gates differ from eager by {d:.2e}"
+    )
     _hold_gates_(model, CLOSED)
     require(distance(run(model, inputs), reference) > TOLERANCE, "closed gates change nothing: they are not in use")
     qf.apply_attention_(model, GATED)
@@ -167,10 +177,27 @@ def _check(built: TinyModel, verdict: Verdict) -> None:
     require(distance(run(model, inputs), reference) == 0.0, "removing does not restore the original")
 
 
+def _plainly(model: Any, inputs: dict[str, Any]) -> Any:
+    """One operation after the other, as eager attention computes."""
+    with plain_attention():
+        return run(model, inputs)
+
+
+def _check_fused(model: Any, inputs: dict[str, Any], verdict: Verdict) -> None:
+    """The ways that hold no weights give the same; blocks are used however short these inputs are."""
+    usual, clipped.WORTH_BLOCKS = clipped.WORTH_BLOCKS, 0
+    try:
+        moved = distance(run(model, inputs), _plainly(model, inputs))
+    finally:
+        clipped.WORTH_BLOCKS = usual
+    verdict.fused = max(verdict.fused, moved)
+    require(moved <= TOLERANCE, f"attention without weights differs by {moved:.2e}")
+
+
 def _check_quantized(model: Any, inputs: dict[str, Any], verdict: Verdict, *, reloads: bool) -> None:
     """Every weight and activation on a grid, calibrated, saved, and out again without a trace."""
     qf.apply_attention_(model, qf.AttentionSpec())
-    before = run(model, inputs)
+    before = _plainly(model, inputs)
     plan = quantize_(model, qf.QuantSpec(), inputs)
     require(distance(run(model, inputs), before) == 0.0, "quantizers that let pass change the output")
     calibrate_(model, [inputs])

@@ -11,12 +11,16 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from quietformer.attention.normalizer import Normalizer
+from quietformer.attention.blocked import Clipping, clipped_attention
+from quietformer.attention.flex import flex_clipped_attention
+from quietformer.attention.normalizer import Normalizer, accumulation_dtype
 from quietformer.attention.softmax import masked_softmax
 from quietformer.errors import QuietformerError
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
 DEFAULT_ALPHA = 4.0
+WORTH_BLOCKS = 2**16
+"""Weights of a sequence below which blocks cost more than they save."""
 IDLE_FORWARDS = 200
 """Training forwards without progress after which a warm-up says that nobody moves it."""
 
@@ -74,8 +78,10 @@ class ClippedSoftmaxNormalizer(Normalizer):
 
     def _notice_idle_warmup(self) -> None:
         """A run that never tells of its optimizer steps would train with gamma = 0, which is softmax, to the end."""
+        if self.step is None or not self.training or torch.compiler.is_compiling():
+            return
         self._idle += 1
-        if self._idle == IDLE_FORWARDS and self.step is not None and int(self.step) == 0:
+        if self._idle == IDLE_FORWARDS and int(self.step) == 0:
             warnings.warn(
                 f"{self.spec} has not moved in {IDLE_FORWARDS} training steps: gamma is still 0; pass WarmupCallback to the "
                 "Trainer or call advance_warmup_ after each optimizer step",
@@ -83,11 +89,35 @@ class ClippedSoftmaxNormalizer(Normalizer):
             )
 
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
-        if self.step is not None and self.training and not torch.compiler.is_compiling():
-            self._notice_idle_warmup()
+        self._notice_idle_warmup()
         probs_BHQK = masked_softmax(scores_BHQK, visible)
-        n_keys = scores_BHQK.shape[-1] if visible is None else count_keys(visible, self.spec.keys)
-        return stretch_and_clip(probs_BHQK, self.gamma(n_keys, probs_BHQK.dtype), self.spec.zeta)
+        gamma = self._gamma_for(scores_BHQK.shape[-1], visible, probs_BHQK.dtype)
+        return stretch_and_clip(probs_BHQK, gamma, self.spec.zeta)
+
+    def attend(
+        self,
+        query_BHQD: Tensor,
+        key_BHKD: Tensor,
+        value_BHKD: Tensor,
+        *,
+        scaling: float,
+        bias: Tensor | None,
+        visible: Tensor | None,
+        dropout: float,
+    ) -> Tensor | None:
+        _, n_heads, n_queries, _ = query_BHQD.shape
+        n_keys = key_BHKD.shape[2]
+        flexible = query_BHQD.is_cuda and not dropout
+        if not flexible and (torch.compiler.is_compiling() or n_heads * n_queries * n_keys < WORTH_BLOCKS):
+            return None
+        self._notice_idle_warmup()
+        gamma = self._gamma_for(n_keys, visible, accumulation_dtype(query_BHQD.dtype))
+        clipping = Clipping(gamma, self.spec.zeta, dropout)
+        attention = flex_clipped_attention if flexible else clipped_attention
+        return attention(query_BHQD, key_BHKD, value_BHKD, clipping, scaling=scaling, bias=bias, visible=visible)
+
+    def _gamma_for(self, n_keys: int, visible: Tensor | None, dtype: torch.dtype) -> Tensor | float:
+        return self.gamma(n_keys if visible is None else count_keys(visible, self.spec.keys), dtype)
 
 
 @normalizers.register("clipped_softmax")

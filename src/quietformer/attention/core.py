@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from quietformer.attention.normalizer import accumulation_dtype
+from quietformer.attention.normalizer import Normalizer, accumulation_dtype
 from quietformer.errors import UnsupportedModelError
 from quietformer.specs import AttentionSpec, HeadGeometry
 
@@ -18,6 +21,8 @@ TAPS = ("query", "key", "value", "scores", "probabilities", "gate", "context")
 
 HIDDEN_BELOW = -9e3
 """An additive mask at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
+
+_plain: ContextVar[bool] = ContextVar("plain_attention", default=False)
 
 
 @dataclass
@@ -27,6 +32,7 @@ class LayerCall:
     inputs: Tensor | None
     cached: bool = False  # a key/value cache is in use
     cross_length: int | None = None  # how many encoder states the layer looks at, if it does
+    weights: bool = True  # the probabilities are asked for
     read: int = 0  # tokens whose gates were given out, for layers that attend chunk by chunk
 
 
@@ -57,6 +63,11 @@ class AttentionCore(nn.Module):
                 f"gates were asked for {call.read} of {_tokens(call.inputs)} tokens of a layer; use no gate here"
             )
 
+    def weights_asked(self) -> bool:
+        """Whether the call under way wants the probabilities; of a call past the layer nothing is known."""
+        call = self._calls.get(_thread())
+        return call is None or call.weights
+
     def forward(
         self,
         query_BHQD: Tensor,
@@ -68,8 +79,9 @@ class AttentionCore(nn.Module):
         dropout: float = 0.0,
         softcap: float | None = None,
         position_bias: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The context (B, Q, H, D) and the probabilities (B, H, Q, K)."""
+        weights: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The context (B, Q, H, D) and the probabilities (B, H, Q, K), or none if they are not asked for."""
         self._check_shapes(query_BHQD, key_BGKD)
         call = self._calls.get(_thread())
         if call is not None and call.cached and query_BHQD.shape[-2] < key_BGKD.shape[-2] != call.cross_length:
@@ -79,6 +91,13 @@ class AttentionCore(nn.Module):
         value_BHKD = repeat_heads(self.taps["value"](value_BGKD), query_BHQD.shape[1])
 
         scaling = query_BHQD.shape[-1] ** -0.5 if scaling is None else scaling  # OPT passes 1.0
+        dropout = dropout if self.training else 0.0
+        if not weights and softcap is None and self._unwatched():
+            context_BHQD = self._without_weights(
+                query_BHQD, key_BHKD, value_BHKD, mask, position_bias, scaling=scaling, dropout=dropout
+            )
+            if context_BHQD is not None:
+                return self._gated(context_BHQD.transpose(1, 2), call), None
         scores_BHQK = torch.matmul(query_BHQD, key_BHKD.transpose(-1, -2)) * scaling
         if softcap is not None:
             scores_BHQK = torch.tanh(scores_BHQK / softcap) * softcap
@@ -86,12 +105,45 @@ class AttentionCore(nn.Module):
         scores_BHQK, visible = apply_mask(scores_BHQK, mask, position_bias)
 
         probs_BHQK = self.taps["probabilities"](self.normalizer(scores_BHQK, visible).to(query_BHQD.dtype))
-        dropped_BHQK = nn.functional.dropout(probs_BHQK, p=dropout, training=self.training)
-        context_BQHD = torch.matmul(dropped_BHQK, value_BHKD).transpose(1, 2)
+        dropped_BHQK = nn.functional.dropout(probs_BHQK, p=dropout)
+        return self._gated(torch.matmul(dropped_BHQK, value_BHKD).transpose(1, 2), call), probs_BHQK
+
+    def _unwatched(self) -> bool:
+        """Whether nothing but the context leaves the core: no recorder or quantizer wants scores or probabilities."""
+        if _spelled_out() or not _has_own_attend(type(self.normalizer)):
+            return False
+        taps: list[nn.Module] = [self.taps["scores"], self.taps["probabilities"]]
+        return all(type(tap) is nn.Identity for tap in taps) and not any(
+            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+            for module in (*taps, self.normalizer)
+        )
+
+    def _without_weights(
+        self,
+        query_BHQD: Tensor,
+        key_BHKD: Tensor,
+        value_BHKD: Tensor,
+        mask: Tensor | None,
+        position_bias: Tensor | None,
+        *,
+        scaling: float,
+        dropout: float,
+    ) -> Tensor | None:
+        bias, visible = read_mask(mask, key_BHKD.shape[-2], query_BHQD.dtype)
+        if position_bias is not None:
+            bias = position_bias.to(accumulation_dtype(query_BHQD.dtype)) + (0.0 if bias is None else bias)
+        if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+            return None
+        return self.normalizer.attend(
+            query_BHQD, key_BHKD, value_BHKD, scaling=scaling, bias=bias, visible=visible, dropout=dropout
+        )
+
+    def _gated(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
         if self.gating is not None:
             pi = self.taps["gate"](self._gate_for(context_BQHD, call))
-            context_BQHD = (context_BQHD * pi).to(query_BHQD.dtype)
-        return self.taps["context"](context_BQHD.contiguous()), probs_BHQK
+            context_BQHD = (context_BQHD * pi).to(context_BQHD.dtype)
+        context: Tensor = self.taps["context"](context_BQHD.contiguous())
+        return context
 
     def _gate_for(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
         """Gates for the queries of this call, from the layer's input."""
@@ -137,18 +189,53 @@ def apply_mask(scores_BHQK: Tensor, mask: Tensor | None, position_bias: Tensor |
     """Scores with biases added, in float32 or wider, and which keys are visible (None: all)."""
     if position_bias is not None:
         scores_BHQK = scores_BHQK + position_bias
-    if mask is None:
+    bias, visible = read_mask(mask, scores_BHQK.shape[-1], scores_BHQK.dtype)
+    if bias is None or visible is None:
         return scores_BHQK, None
-    dtype = accumulation_dtype(scores_BHQK.dtype)
-    mask = mask[..., : scores_BHQK.shape[-1]]  # a static cache makes the mask longer than the keys
-    visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
-    bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
+    masked_BHQK = scores_BHQK.to(bias.dtype) + bias
     if scores_BHQK.dtype == torch.float16:
         # A product may have overflowed: infinity plus the lowest number is still infinity, so hidden scores are overwritten.
-        return (scores_BHQK.to(dtype) + bias).masked_fill(~visible, torch.finfo(dtype).min), visible
+        return masked_BHQK.masked_fill(~visible, torch.finfo(bias.dtype).min), visible
+    return masked_BHQK, visible
+
+
+def read_mask(mask: Tensor | None, n_keys: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """What a mask adds to the scores, in float32 or wider, and which keys are visible; both broadcast over (B, H, Q, K)."""
+    if mask is None:
+        return None, None
+    dtype = accumulation_dtype(dtype)
+    mask = mask[..., :n_keys]  # a static cache makes the mask longer than the keys
+    visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
+    bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
     # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
-    # overwritten. Filled into the mask, which has no heads, and added: an addition is the cheapest thing to do to scores.
-    return scores_BHQK.to(dtype) + torch.where(visible, bias, torch.finfo(dtype).min), visible
+    # overwritten. Filled into the mask, which has no heads: an addition is then the cheapest thing to do to scores.
+    return torch.where(visible, bias, torch.finfo(dtype).min), visible
+
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Within it every core computes its weights one operation after the other: to compare with, or for second derivatives."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
+def _has_own_attend(cls: type) -> bool:
+    """A subclass that changes how weights are made has lost the way to do without them."""
+    for base in cls.__mro__:
+        if "forward" in vars(base):
+            return "attend" in vars(base) and base is not Normalizer
+    return False
+
+
+def _spelled_out() -> bool:
+    """Whether somebody asked for single operations, or a graph is made of them for use elsewhere."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    tracing = torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
+    return _plain.get() or tracing
 
 
 def _thread() -> int:

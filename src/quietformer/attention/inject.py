@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.masking_utils import eager_mask
+from transformers.utils.output_capturing import _active_collector
 
 from quietformer.attention.adapters import find_swappable
 from quietformer.attention.core import AttentionCore, LayerCall
@@ -99,7 +100,7 @@ def quiet_attention(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """What transformers calls; other arguments serve kernels that build their own masks."""
     core = module._modules.get(CORE)
     if not isinstance(core, AttentionCore):
@@ -107,7 +108,7 @@ def quiet_attention(
             f"{type(module).__name__} was asked for Quietformer attention but has none; "
             "load its folder with quietformer.load, or call quietformer.apply_attention_"
         )
-    output: tuple[Tensor, Tensor] = core(
+    output: tuple[Tensor, Tensor | None] = core(
         query,
         key,
         value,
@@ -116,6 +117,7 @@ def quiet_attention(
         dropout=dropout,
         softcap=softcap,
         position_bias=position_bias,
+        weights=bool(kwargs.get("output_attentions")) or core.weights_asked(),
     )
     return output
 
@@ -229,7 +231,20 @@ def _before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
             inputs=inputs if core.gating is not None else None,
             cached=any(isinstance(value, Cache) for value in (*args, *kwargs.values())),
             cross_length=None if cross is None else cross.shape[1],
+            weights=_weights_asked(module, args, kwargs),
         )
+    )
+
+
+def _weights_asked(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the caller, the config or transformers' collector of outputs wants the probabilities."""
+    collector: Any = _active_collector
+    collected = collector.get() or {}
+    return (
+        bool(kwargs.get("output_attentions"))
+        or any(given is True for given in args)  # as older layers take it
+        or bool(getattr(_config(module), "output_attentions", False))
+        or any("attentions" in name for name in collected)
     )
 
 

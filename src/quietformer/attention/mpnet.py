@@ -21,13 +21,21 @@ def _forward(
     position_bias: Tensor | None = None,
     output_attentions: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor | None, ...]:
     query, key, value = (
         projection(hidden_states).unflatten(-1, (self.num_attention_heads, self.attention_head_size)).transpose(1, 2)
         for projection in (self.q, self.k, self.v)
     )
     context, probabilities = attend(
-        self, hidden_states, query, key, value, attention_mask, position_bias=position_bias, dropout=self.dropout.p
+        self,
+        hidden_states,
+        query,
+        key,
+        value,
+        attention_mask,
+        position_bias=position_bias,
+        dropout=self.dropout.p,
+        weights=output_attentions,
     )
     output: Tensor = self.o(context.flatten(2))
     return (output, probabilities) if output_attentions else (output,)

@@ -20,6 +20,23 @@ class Normalizer(nn.Module):
         """`visible` is boolean and broadcasts over the scores; None means all keys are."""
         raise NotImplementedError
 
+    def attend(
+        self,
+        query_BHQD: Tensor,
+        key_BHKD: Tensor,
+        value_BHKD: Tensor,
+        *,
+        scaling: float,
+        bias: Tensor | None,
+        visible: Tensor | None,
+        dropout: float,
+    ) -> Tensor | None:
+        """The context (B, H, Q, D) without the weights ever being held; None where computing them is as good.
+
+        `bias` is added to the scores, in float32 or wider and the lowest number where a key is hidden.
+        """
+        return None
+
     def advance_(self, steps: int = 1) -> None:
         """The optimizer has made a step; for normalizers that change over training."""
 

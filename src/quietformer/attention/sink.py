@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from quietformer.attention.fused import sink_attention
 from quietformer.attention.normalizer import Normalizer, accumulation_dtype
 from quietformer.attention.softmax import without_blind_rows
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
@@ -33,6 +36,11 @@ class LearnedSinkNormalizer(Normalizer):
 
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softmax_with_sink(scores_BHQK, self.logit.view(-1, 1, 1), visible)
+
+    def attend(
+        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, *, visible: Tensor | None, **how: Any
+    ) -> Tensor:
+        return sink_attention(query_BHQD, key_BHKD, value_BHKD, self.logit, **how)
 
 
 @normalizers.register("learned_sink")

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from quietformer.attention.fused import softmax_attention
 from quietformer.attention.normalizer import Normalizer, accumulation_dtype
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
@@ -30,6 +33,9 @@ class SoftmaxNormalizer(Normalizer):
 
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return masked_softmax(scores_BHQK, visible)
+
+    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor:
+        return softmax_attention(query_BHQD, key_BHKD, value_BHKD, **how)
 
 
 @normalizers.register("softmax")

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from quietformer.attention.fused import sink_attention
 from quietformer.attention.normalizer import Normalizer
 from quietformer.attention.sink import softmax_with_sink
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
@@ -16,6 +19,11 @@ class Softmax1Normalizer(Normalizer):
 
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softmax_with_sink(scores_BHQK, scores_BHQK.new_zeros(()), visible)
+
+    def attend(
+        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, *, visible: Tensor | None, **how: Any
+    ) -> Tensor:
+        return sink_attention(query_BHQD, key_BHKD, value_BHKD, None, **how)
 
 
 @normalizers.register("softmax1")

@@ -51,13 +51,13 @@ class Adapter:
 
 def attend(
     module: nn.Module, inputs: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """What the core of this module gives, told what the module was called with."""
     core = module._modules[CORE]
     assert isinstance(core, AttentionCore)
     core.begin(LayerCall(inputs=inputs))
     try:
-        given: tuple[Tensor, Tensor] = core(query, key, value, mask, **how)
+        given: tuple[Tensor, Tensor | None] = core(query, key, value, mask, **how)
         return given
     finally:
         core.end()

@@ -25,7 +25,9 @@ def _forward(self: Any, x: Tensor, attn_mask: Tensor | None = None, is_causal: b
         causal = x.new_ones(n_tokens, n_tokens, dtype=torch.bool).tril()
         attn_mask = causal if attn_mask is None else causal & attn_mask
     query, key = self.q_norm(query), self.k_norm(key)
-    context, _ = attend(self, x, query, key, value, attn_mask, scaling=self.scale, dropout=self.attn_drop.p)
+    context, _ = attend(
+        self, x, query, key, value, attn_mask, scaling=self.scale, dropout=self.attn_drop.p, weights=False
+    )
     context = self.norm(context.flatten(2))
     if self.gate is not None:  # timm's own gate, which some of its models have
         context = context * self.gate(x).sigmoid()

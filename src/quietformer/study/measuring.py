@@ -60,12 +60,12 @@ def measuring_data(
         share = -(-options.sequences // len(options.evaluation))
         for place, source in enumerate(options.evaluation):
             rows = (found if place == 0 else read(source)).validation
-            some = _fresh(rows, np.linspace(0, len(rows) - 1, min(len(rows), 2 * share)).astype(int), trained)[:share]
+            some = _spread(_fresh(rows, _places(len(rows), 2 * share), trained), share)
             counts[source.name] = len(some)
             asked += some
     else:
         watched = recipe.data.validation_limit or len(found.validation)
-        asked = _fresh(found.validation, range(watched, len(found.validation)), trained)[: options.sequences]
+        asked = _spread(_fresh(found.validation, range(watched, len(found.validation)), trained), options.sequences)
         counts["held out of the same"] = len(asked)
     if len(asked) < 2:
         raise QuietformerError("nothing is left to measure on; give more text, or other text with --eval-texts")
@@ -77,6 +77,15 @@ def measuring_data(
         "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
     }
     return CalibrationData(batched(asked), calibration, found.tokenizer, described)
+
+
+def _places(length: int, count: int) -> list[int]:
+    """So many places, or all there are, at even distances from the first to the last."""
+    return [int(place) for place in np.linspace(0, length - 1, min(length, count))]
+
+
+def _spread(rows: list[Any], count: int) -> list[Any]:
+    return [rows[place] for place in _places(len(rows), count)]
 
 
 def _fingerprints(rows: Any) -> set[bytes]:

@@ -211,23 +211,30 @@ class QuietTrainer(Trainer):
         return names
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """As the Trainer's, with a learning rate of their own for gates and sinks if the recipe asks for it."""
-        factor = self.recipe.optimizer.gate_factor
+        """As the Trainer's, with learning rates of their own for gates and sinks, and for norms, if the recipe asks for it."""
         chosen: Any = self.model if model is None else model
         try:
-            return self._optimizer(chosen, factor)
+            return self._optimizer(chosen)
         except (ImportError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise QuietformerError(
                 f"the optimizer {self.recipe.optimizer.name} cannot be made: {in_one_line(error, 200)}"
             ) from error
 
-    def _optimizer(self, chosen: Any, factor: float) -> torch.optim.Optimizer:
-        if factor != 1.0 and self.optimizer is None:
+    def _optimizer(self, chosen: Any) -> torch.optim.Optimizer:
+        gate_factor, norm_factor = self.recipe.optimizer.gate_factor, self.recipe.optimizer.norm_factor
+        if (gate_factor, norm_factor) != (1.0, 1.0) and self.optimizer is None:
             decayed = set(self.get_decay_parameter_names(chosen))
+            norms = {
+                f"{prefix}.{name}"
+                for prefix, module in chosen.named_modules()
+                if "norm" in type(module).__name__.lower()
+                for name, _ in module.named_parameters(recurse=False)
+            }
             groups: dict[tuple[float, float], list[nn.Parameter]] = {}
             for name, parameter in chosen.named_parameters():
                 if parameter.requires_grad:
-                    rate = self.args.learning_rate * (factor if f".{CORE}." in f".{name}" else 1.0)
+                    factor = norm_factor if name in norms else gate_factor if f".{CORE}." in f".{name}" else 1.0
+                    rate = self.args.learning_rate * factor
                     decay = self.args.weight_decay if name in decayed else 0.0
                     groups.setdefault((rate, decay), []).append(parameter)
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, chosen)

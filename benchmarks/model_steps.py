@@ -1,0 +1,124 @@
+"""What a training step of a whole model costs with each attention: against transformers' SDPA and its eager attention.
+
+    python benchmarks/model_steps.py [--models bert-base opt-125m vit-s] [--rounds N] [--json PATH]
+
+Forward, backward and AdamW, the same model in turns with each attention, one thread, processor time of the turn in the middle.
+The paper's ratios are against its own eager baseline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    ViTConfig,
+    ViTForImageClassification,
+)
+from turns import machine, typical
+
+import quietformer as qf
+from quietformer.files import write_json
+
+SDPA, EAGER = "vanilla, SDPA", "vanilla, eager"
+VARIANTS = {
+    "vanilla core": qf.AttentionSpec(),
+    "linear gate": qf.AttentionSpec(gate=qf.LinearGate()),
+    "MLP gate": qf.AttentionSpec(gate=qf.MLPGate()),
+    "all-heads gate": qf.AttentionSpec(gate=qf.AllHeadsGate()),
+    "clipped softmax": qf.AttentionSpec(normalizer=qf.ClippedSoftmax()),
+    "softmax1": qf.AttentionSpec(normalizer=qf.Softmax1()),
+    "learned sink": qf.AttentionSpec(normalizer=qf.LearnedSink()),
+}
+
+
+def bert(dropout: float) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    config = BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    tokens = torch.randint(1000, 30000, (4, 128))
+    return BertForMaskedLM(config), {"input_ids": tokens, "labels": tokens}
+
+
+def opt(dropout: float) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    config = OPTConfig(dropout=dropout, attention_dropout=dropout)
+    tokens = torch.randint(1000, 30000, (1, 512))
+    return OPTForCausalLM(config), {"input_ids": tokens, "labels": tokens}
+
+
+def vit(dropout: float) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    config = ViTConfig(
+        hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=1000,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    return ViTForImageClassification(config), {"pixel_values": torch.randn(4, 3, 224, 224), "labels": torch.arange(4)}
+
+
+MODELS = {"bert-base": (bert, "T = 128, 4 sequences"), "opt-125m": (opt, "T = 512, 1 sequence"),
+          "vit-s": (vit, "T = 197, 4 images")}  # fmt: skip
+
+
+def step(model: Any, batch: dict[str, Tensor]) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+
+    return run
+
+
+def ratios(name: str, dropout: float, rounds: int) -> dict[str, Any]:
+    """Each variant takes turns with SDPA alone: three models at once would not fit everywhere."""
+    build, about = MODELS[name]
+    torch.manual_seed(0)
+    model, batch = build(dropout)
+    model.train()
+    model.set_attn_implementation("sdpa")
+    sdpa = step(model, batch)
+    found: dict[str, float] = {}
+    seconds = 0.0
+    for variant in (EAGER, *VARIANTS):
+        torch.manual_seed(0)
+        other, _ = build(dropout)
+        other.train()
+        if variant == EAGER:
+            other.set_attn_implementation("eager")
+        else:
+            qf.apply_attention_(other, VARIANTS[variant])
+        times = typical({SDPA: sdpa, variant: step(other, batch)}, rounds)
+        seconds, found[variant] = times[SDPA], times[variant] / times[SDPA]
+        print(
+            f"{name}, {about}, dropout {dropout:g}: {variant} {found[variant]:.3f} of SDPA ({seconds:.2f} s)",
+            flush=True,
+        )
+    return {"model": name, "about": about, "dropout": dropout, "sdpa_seconds": seconds, "ratios": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    figures: dict[str, Any] = {"command": "python benchmarks/model_steps.py", "machine": machine()}
+    print(json.dumps(figures["machine"]))
+    figures["steps"] = [
+        ratios(name, dropout, arguments.rounds) for name in arguments.models for dropout in arguments.dropout
+    ]
+    write_json(arguments.json, figures)
+
+
+if __name__ == "__main__":
+    main()

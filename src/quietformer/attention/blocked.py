@@ -1,0 +1,239 @@
+"""Clipped softmax attention a block of queries at a time: memory linear in the length, exact forward and backward.
+
+The rows of a block hold all their keys, so nothing has to be merged between blocks, and what the backward pass needs of them
+is computed again. Stretching and clipping to [0, 1] is c * clamp(p - t, 0, 1/c) with c = zeta - gamma and t = -gamma / c: the
+factor c goes to the rows of the output, and what is left for each weight is one pass of an operator that exists.
+"""
+
+# B batch, H heads, Q queries, K keys, D features of a head; a block has n heads, r queries and k keys of one sequence
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from quietformer.attention.normalizer import accumulation_dtype
+
+aten = torch.ops.aten
+
+BLOCK_WEIGHTS = 2**19
+"""Weights of a block, 2 MiB of float32: they stay in the cache from one pass to the next."""
+BLOCK_ROWS = 128
+"""Queries of a block at most; fewer leave a matrix product idle, more leave less room for heads beside one another."""
+LEAST_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """clip((zeta - gamma) p + gamma, 0, 1) and dropout; a gamma that is a tensor broadcasts over (B, H, Q, 1)."""
+
+    gamma: Tensor | float
+    zeta: float = 1.0
+    dropout: float = 0.0
+
+
+def clipped_attention(
+    query_BHQD: Tensor,
+    key_BHKD: Tensor,
+    value_BHKD: Tensor,
+    clipping: Clipping,
+    *,
+    scaling: float,
+    bias: Tensor | None = None,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """The context (B, H, Q, D). Bias and visible keys broadcast over (B, H, Q, K); a hidden key has the lowest bias."""
+    dtype = accumulation_dtype(query_BHQD.dtype)
+    query, key, value = (x.to(dtype) for x in (query_BHQD, key_BHKD, value_BHKD))
+    work = _Work(clipping, scaling, bias, visible)
+    with torch.autocast(query.device.type, enabled=False):
+        context: Tensor = _ClippedAttention.apply(query, key, value, work)  # type: ignore[no-untyped-call]
+    return context.to(query_BHQD.dtype)
+
+
+@dataclass(frozen=True)
+class _Block:
+    sequence: int
+    heads: slice
+    rows: slice
+    keys: slice  # those that any of the rows may see
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return _length(self.heads), _length(self.rows), _length(self.keys)
+
+    def part(self, x: Tensor) -> Tensor:
+        """What belongs to this block of something that broadcasts over (B, H, Q, K), as (n, r, k)."""
+        x = x[(None,) * (4 - x.dim())]
+        parts = (slice(self.sequence, self.sequence + 1), self.heads, self.rows, self.keys)
+        return x[tuple(slice(None) if size == 1 else part for size, part in zip(x.shape, parts, strict=True))][0]
+
+
+class _ClippedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, work: _Work) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.work = work
+        n_batch, n_heads, n_queries, _ = query.shape
+        # In memory as (B, Q, H, D): what comes next joins the heads.
+        context = query.new_empty(n_batch, n_queries, n_heads, value.shape[-1]).transpose(1, 2)
+        work.begin(query, key, buffers=1)
+        for block in work.blocks:
+            weights_nrk = work.probabilities(block, query, key)
+            work.clip(block, weights_nrk, out=weights_nrk)
+            work.drop_(weights_nrk)
+            product_nrD = torch.bmm(weights_nrk, value[block.sequence, block.heads, block.keys])
+            context[block.sequence, block.heads, block.rows] = work.stretched_(block, product_nrD)
+        work.end()
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_context: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast(grad_context.device.type, enabled=False):
+            query, key, value = ctx.saved_tensors
+            return *_backward(query, key, value, grad_context, ctx.work), None
+
+
+def _backward(
+    query: Tensor, key: Tensor, value: Tensor, grad_context: Tensor, work: _Work
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values."""
+    grad_query = torch.empty_like(query)
+    grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
+    work.begin(query, key, buffers=3)
+    whole: tuple[int, slice] | None = None
+    for block in work.blocks:
+        b, heads, rows, keys = block.sequence, block.heads, block.rows, block.keys
+        if whole != (b, heads):  # sums over blocks, of these heads, in one piece
+            whole = b, heads
+            sum_key = key.new_zeros(_length(heads), *key.shape[2:])
+            sum_value = value.new_zeros(_length(heads), *value.shape[2:])
+        probs_nrk = work.probabilities(block, query, key)
+        weights_nrk, grad_nrk = work.buffer(block, 1), work.buffer(block, 2)
+        outer_nrD = work.stretched_(block, grad_context[b, heads, rows].clone(memory_format=torch.contiguous_format))
+        work.clip(block, probs_nrk, out=weights_nrk)
+        torch.bmm(outer_nrD, value[b, heads, keys].transpose(1, 2), out=grad_nrk)
+        kept = work.drop_(grad_nrk)
+        work.through_clip_(block, grad_nrk, weights_nrk)
+        if kept is not None:
+            weights_nrk.mul_(kept)
+        sum_value[:, keys].baddbmm_(weights_nrk.transpose(1, 2), outer_nrD)
+        # p * (dp - sum p dp): what softmax passes on; it reads a row before it writes it.
+        aten._softmax_backward_data.out(grad_nrk, probs_nrk, -1, probs_nrk.dtype, grad_input=grad_nrk)
+        grad_query[b, heads, rows] = torch.bmm(grad_nrk, key[b, heads, keys]).mul_(work.scaling)
+        sum_key[:, keys].baddbmm_(grad_nrk.transpose(1, 2), query[b, heads, rows], alpha=work.scaling)
+        if rows.stop == query.shape[2]:
+            grad_key[b, heads], grad_value[b, heads] = sum_key, sum_value
+    work.end()
+    return grad_query, grad_key, grad_value
+
+
+class _Work:
+    """What forward and backward do alike to each block, and the buffers they do it in."""
+
+    def __init__(self, clipping: Clipping, scaling: float, bias: Tensor | None, visible: Tensor | None) -> None:
+        self.clipping, self.scaling, self.bias, self.visible = clipping, scaling, bias, visible
+        self.seed = int(torch.randint(2**62, ())) if clipping.dropout else 0
+        self.blocks: list[_Block] = []
+        self._buffers: list[Tensor] = []
+
+    def begin(self, query: Tensor, key: Tensor, *, buffers: int) -> None:
+        if not self.blocks:
+            self.blocks = list(_blocks(query.shape, key.shape[2], self.visible))
+        largest = max((_size(block) for block in self.blocks), default=0)
+        self._buffers = [query.new_empty(largest) for _ in range(buffers)]
+        if self.clipping.dropout:
+            self._generator = torch.Generator(query.device).manual_seed(self.seed)
+
+    def end(self) -> None:
+        self._buffers = []
+
+    def buffer(self, block: _Block, place: int) -> Tensor:
+        return self._buffers[place][: _size(block)].view(block.shape)
+
+    def probabilities(self, block: _Block, query: Tensor, key: Tensor) -> Tensor:
+        scores_nrk = self.buffer(block, 0)
+        rows_nrD = query[block.sequence, block.heads, block.rows]
+        keys_nDk = key[block.sequence, block.heads, block.keys].transpose(1, 2)
+        torch.baddbmm(scores_nrk, rows_nrD, keys_nDk, beta=0, alpha=self.scaling, out=scores_nrk)
+        if self.bias is not None:
+            scores_nrk.add_(block.part(self.bias))
+        return torch.softmax(scores_nrk, -1, out=scores_nrk)
+
+    def clip(self, block: _Block, probs_nrk: Tensor, *, out: Tensor) -> None:
+        """clamp(p - t, 0, 1/c)."""
+        gamma, zeta = self._gamma(block), self.clipping.zeta
+        if isinstance(gamma, float):
+            aten.softshrink.out(probs_nrk, -gamma / (zeta - gamma), out=out)  # p - t where p > t, else 0
+        else:
+            torch.add(probs_nrk, gamma / (zeta - gamma), out=out).clamp_(min=0)
+        if zeta > 1:
+            torch.clamp(out, max=1 / (zeta - gamma), out=out)
+
+    def through_clip_(self, block: _Block, grad_nrk: Tensor, clipped_nrk: Tensor) -> None:
+        """Set to 0 what belongs to clipped weights."""
+        aten.threshold_backward.grad_input(grad_nrk, clipped_nrk, 0, grad_input=grad_nrk)
+        if self.clipping.zeta > 1:
+            grad_nrk.mul_(clipped_nrk < 1 / (self.clipping.zeta - self._gamma(block)))
+
+    def stretched_(self, block: _Block, rows_nrD: Tensor) -> Tensor:
+        """Rows times c, and 0 where a row sees no key."""
+        rows_nrD.mul_(self.clipping.zeta - self._gamma(block))
+        return rows_nrD if self.visible is None else rows_nrD.mul_(block.part(self.visible).any(-1, keepdim=True))
+
+    def drop_(self, weights_nrk: Tensor) -> Tensor | None:
+        """Dropout with the same choice in both passes; gives what was multiplied with."""
+        if not self.clipping.dropout:
+            return None
+        kept = 1 - self.clipping.dropout
+        chosen = torch.empty_like(weights_nrk).bernoulli_(kept, generator=self._generator).div_(kept)
+        weights_nrk.mul_(chosen)
+        return chosen
+
+    def _gamma(self, block: _Block) -> Tensor | float:
+        gamma = self.clipping.gamma
+        if isinstance(gamma, Tensor):
+            gamma = block.part(gamma)
+            if gamma.numel() == 1:
+                return float(gamma)
+        return gamma
+
+
+def _blocks(shape: torch.Size, n_keys: int, visible: Tensor | None) -> Iterator[_Block]:
+    """In the order of sequences, heads and rows."""
+    n_batch, n_heads, n_queries, _ = shape
+    rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
+    heads = min(n_heads, max(1, BLOCK_WEIGHTS // max(1, rows * n_keys)))
+    for sequence in range(n_batch):
+        spans = list(_spans(sequence, n_queries, rows, n_keys, visible))
+        for head in range(0, n_heads, heads):
+            for some, keys in spans:
+                yield _Block(sequence, slice(head, min(head + heads, n_heads)), some, keys)
+
+
+def _spans(
+    sequence: int, n_queries: int, rows: int, n_keys: int, visible: Tensor | None
+) -> Iterator[tuple[slice, slice]]:
+    """The rows of each block, and from the first to the last key that one of them sees: a causal mask halves the work."""
+    for first in range(0, n_queries, rows):
+        block = _Block(sequence, slice(None), slice(first, min(first + rows, n_queries)), slice(0, n_keys))
+        keys = block.keys
+        if visible is not None:
+            seen = block.part(visible).flatten(0, -2).any(0).expand(n_keys).nonzero()
+            keys = slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1)
+        yield block.rows, keys
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _size(block: _Block) -> int:
+    n, r, k = block.shape
+    return n * r * k

@@ -1,0 +1,291 @@
+"""Ways to the context that never hold the weights: each gives what the plain core gives, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import quietformer as qf
+from quietformer.attention import blocked, clipped
+from quietformer.attention.blocked import Clipping, clipped_attention
+from quietformer.attention.clipped import ClippedSoftmaxNormalizer
+from quietformer.attention.core import AttentionCore, plain_attention
+from quietformer.attention.flex import flex_clipped_attention
+from quietformer.attention.softmax import SoftmaxNormalizer
+from quietformer.specs import HeadGeometry
+from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
+
+WIDTH = 8
+NORMALIZERS = {
+    "softmax": qf.Softmax(),
+    "clipped": qf.ClippedSoftmax(),
+    "row": qf.ClippedSoftmax(alpha=2.5, keys="row"),
+    "stretched": qf.ClippedSoftmax(gamma=-0.05, zeta=1.2),
+    "stretched_row": qf.ClippedSoftmax(alpha=1.5, zeta=1.1, keys="row"),
+    "unclipped": qf.ClippedSoftmax(gamma=0.0),
+    "dead": qf.ClippedSoftmax(gamma=-20.0),
+    "softmax1": qf.Softmax1(),
+    "learned_sink": qf.LearnedSink(init=0.7),
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    """Several blocks of rows and of heads in tensors that a formula can be checked on."""
+    monkeypatch.setattr(blocked, "BLOCK_WEIGHTS", 64)
+    monkeypatch.setattr(blocked, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(blocked, "LEAST_ROWS", 2)
+    monkeypatch.setattr(clipped, "WORTH_BLOCKS", 0)
+
+
+@st.composite
+def calls(draw):
+    """Shapes, a mask of some kind, and how sharp the scores are."""
+    batch, groups, repeats = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    queries, keys = draw(st.integers(1, 11)), draw(st.integers(1, 13))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    heads = groups * repeats
+    query, key, value = drawn(batch, heads, queries, WIDTH), *(drawn(batch, groups, keys, WIDTH) for _ in range(2))
+    kind = draw(st.sampled_from(["none", "padding", "causal", "window", "bias", "random", "blind"]))
+    places = torch.arange(keys)[None] - torch.arange(queries)[:, None] - (keys - queries)
+    mask = {
+        "none": lambda: None,
+        "padding": lambda: torch.arange(keys) < torch.randint(1, keys + 1, (batch, 1, 1, 1), generator=generator),
+        "causal": lambda: (places <= 0)[None, None],
+        "window": lambda: ((places <= 0) & (places > -3))[None, None],
+        "bias": lambda: torch.where(drawn(batch, 1, queries, keys) > 0.3, -3e38, drawn(1, 1, queries, keys)),
+        "random": lambda: drawn(batch, heads, queries, keys) > 0,
+        "blind": lambda: torch.zeros(batch, 1, queries, keys, dtype=torch.bool),
+    }[kind]()
+    return query * draw(st.sampled_from([0.1, 1.0, 8.0])), key, value, mask
+
+
+def core_for(normalizer, heads):
+    core = AttentionCore(qf.AttentionSpec(normalizer=normalizer), HeadGeometry(heads, heads * WIDTH, WIDTH))
+    return core.double().eval()
+
+
+def outcome(core, given_tensors, mask, *, weights, outer=None):
+    """The context and the gradients of everything that has one."""
+    tensors = [x.clone().requires_grad_() for x in given_tensors]
+    context, probabilities = core(*tensors, mask, weights=weights)
+    assert (probabilities is None) == (not weights)
+    outer = torch.linspace(-1, 1, context.numel(), dtype=context.dtype).view_as(context) if outer is None else outer
+    learned = list(core.parameters())
+    return [context, *torch.autograd.grad(context, [*tensors, *learned], outer, allow_unused=True)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(call=calls())
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_context_and_gradients_are_those_of_the_plain_core(name, call):
+    *tensors, mask = call
+    core = core_for(NORMALIZERS[name], tensors[0].shape[1])
+    expected = outcome(core, tensors, mask, weights=True)
+    found = outcome(core, tensors, mask, weights=False)
+    for one, other in zip(found, expected, strict=True):
+        other = torch.zeros_like(one) if other is None else other
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_every_dtype_comes_back_as_it_went_in(name, dtype):
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 3, length, WIDTH) for length in (9, 12, 12)]
+    mask = torch.arange(12) < torch.tensor([12, 7]).view(2, 1, 1, 1)
+    core = core_for(NORMALIZERS[name], 3).to(torch.float32)
+    exact = outcome(core, tensors, mask, weights=True)
+    low = core.to(dtype)
+    found = outcome(low, [x.to(dtype) for x in tensors], mask, weights=False)
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}[dtype]
+    for one, other in zip(found, exact, strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one.float(), other, rtol=tolerance, atol=tolerance)
+
+
+def test_autocast_changes_the_arithmetic_and_breaks_nothing():
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 9, WIDTH, requires_grad=True) for _ in range(3))
+    exact = clipped_attention(query, key, value, Clipping(-0.1), scaling=0.3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = clipped_attention(query, key, value, Clipping(-0.1), scaling=0.3)
+        found.sum().backward()
+    torch.testing.assert_close(found, exact)
+
+
+@pytest.mark.parametrize("zeta", [1.0, 1.3])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_dropout_has_the_gradient_of_what_it_dropped(zeta, per_row):
+    """Against finite differences, the choice being the same at every evaluation."""
+    torch.manual_seed(1)
+    tensors = [torch.randn(2, 2, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    gamma = torch.linspace(-0.2, -0.05, 6, dtype=torch.float64).view(1, 1, 6, 1) if per_row else -0.1
+
+    def attend(*given):
+        torch.manual_seed(7)
+        return clipped_attention(*given, Clipping(gamma, zeta, dropout=0.4), scaling=0.5)
+
+    assert torch.autograd.gradcheck(attend, tensors)
+
+
+def test_dropout_keeps_the_mean_and_drops_its_share():
+    torch.manual_seed(0)
+    query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 4000, 4)
+    value = torch.ones(1, 1, 4000, 4)
+    found = clipped_attention(query, key, value, Clipping(0.0, dropout=0.3), scaling=1.0)
+    assert abs(float(found.mean()) - 1) < 0.1
+    again = clipped_attention(query, key, value, Clipping(0.0, dropout=0.3), scaling=1.0)
+    assert not torch.equal(found, again)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(call=calls(), zeta=st.sampled_from([1.0, 1.2]), by_row=st.booleans())
+def test_flex_attention_in_two_passes_gives_the_same(call, zeta, by_row):
+    query, key, value, mask = (x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in call)
+    heads = query.shape[1]
+    core = core_for(qf.ClippedSoftmax(alpha=1.5, zeta=zeta, keys="row" if by_row else "sequence"), heads).float()
+    key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in (key, value))
+    with torch.no_grad():
+        expected, _ = core(query, key, value, mask)
+        bias = visible = None
+        if mask is not None:
+            visible = mask if mask.dtype == torch.bool else mask > -9e3
+            bias = torch.where(visible, 0.0 if mask.dtype == torch.bool else mask, torch.finfo(torch.float32).min)
+        gamma = core.normalizer._gamma_for(key.shape[2], visible, torch.float32)
+        found = flex_clipped_attention(
+            query, key, value, Clipping(gamma, zeta), scaling=WIDTH**-0.5, bias=bias, visible=visible
+        )
+    torch.testing.assert_close(found.transpose(1, 2), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*PAPER, "llama"])
+@pytest.mark.parametrize("spec", VARIANTS.values(), ids=VARIANTS)
+def test_models_compute_the_same_either_way(name, spec):
+    model, given_inputs = build(name), inputs(name, padded=name != "vit")
+    qf.apply_attention_(model, spec)
+
+    def gradients():
+        model.zero_grad()
+        found = logits(model, given_inputs)
+        model(**given_inputs).logits.square().mean().backward()
+        return found, {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+
+    with plain_attention():
+        expected, slopes = gradients()
+    found, ours = gradients()
+    real = ... if name == "vit" else given_inputs["attention_mask"].bool()
+    torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
+    assert ours.keys() == slopes.keys()
+    for key in ours:
+        torch.testing.assert_close(ours[key], slopes[key], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [qf.AttentionSpec(), *VARIANTS.values()], ids=["softmax", *VARIANTS])
+def test_no_model_computes_weights_that_nobody_asks_for(spec, monkeypatch):
+    model, given_inputs = build("bert"), inputs("bert", padded=True)
+    qf.apply_attention_(model, spec)
+    expected = logits(model, given_inputs)
+
+    def forbidden(self, *args):
+        raise AssertionError("weights were computed")
+
+    for _, core in qf.attention_cores(model):
+        monkeypatch.setattr(type(core.normalizer), "forward", forbidden)
+    assert torch.equal(logits(model, given_inputs), expected)
+    with pytest.raises(AssertionError, match="weights were computed"), torch.no_grad():
+        model(**given_inputs, output_attentions=True)
+
+
+@pytest.mark.parametrize("how", ["argument", "config"])
+@pytest.mark.parametrize("name", sorted({*PAPER, *CAUSAL}))
+def test_attentions_are_there_when_asked_for(name, how):
+    model, given_inputs = build(name), inputs(name)
+    if how == "config":
+        model.config.output_attentions = True
+    else:
+        given_inputs = given_inputs | {"output_attentions": True}
+    qf.apply_attention_(model, VARIANTS["clipped-row"])
+    with torch.no_grad():
+        attentions = model(**given_inputs).attentions
+    assert len(attentions) == 2
+    assert all(x is not None and x.dim() == 4 for x in attentions)
+
+
+@pytest.mark.parametrize("tap", ["scores", "probabilities"])
+def test_a_hook_on_a_tap_sees_every_call(tap):
+    model, given_inputs = build("bert"), inputs("bert")
+    qf.apply_attention_(model, VARIANTS["clipped-gamma"])
+    seen = []
+    for _, core in qf.attention_cores(model):
+        core.taps[tap].register_forward_hook(lambda module, args, output: seen.append(output.shape))
+    logits(model, given_inputs)
+    assert len(seen) == 2
+
+
+def test_a_normalizer_of_ones_own_is_not_passed_by():
+    class Halved(SoftmaxNormalizer):
+        def forward(self, scores_BHQK, visible=None):
+            return super().forward(scores_BHQK, visible) / 2
+
+    class Quartered(Halved):
+        def attend(self, *tensors, **how):
+            return None
+
+    for kind, part in ((Halved, 2), (Quartered, 2)):
+        core = core_for(qf.Softmax(), 1)
+        tensors = [torch.randn(1, 1, 5, WIDTH, dtype=torch.float64) for _ in range(3)]
+        whole, _ = core(*tensors, weights=False)
+        core = AttentionCore(core.spec, core.geometry)
+        core.normalizer = kind()
+        found, _ = core(*tensors, weights=False)
+        torch.testing.assert_close(found, whole / part)
+
+
+def test_second_derivatives_are_refused_and_had_in_plain_attention():
+    core = core_for(qf.ClippedSoftmax(gamma=-0.01), 2)
+    query, key, value = (torch.randn(1, 2, 9, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(3))
+
+    def slope_of_slope():
+        (slope,) = torch.autograd.grad(
+            core(query, key, value, weights=False)[0].square().sum(), query, create_graph=True
+        )
+        return torch.autograd.grad(slope.square().sum(), key)
+
+    with pytest.raises(RuntimeError):
+        slope_of_slope()
+    with plain_attention():
+        slope_of_slope()
+
+
+def test_keys_that_no_row_sees_are_not_computed(monkeypatch):
+    """A causal mask halves the work: products are as wide as what their rows can see."""
+    widths = []
+    product = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b, **how: widths.append(a.shape[-1]) or product(a, b, **how))
+    tensors = [torch.randn(1, 1, 16, WIDTH) for _ in range(3)]
+    visible = torch.ones(16, 16, dtype=torch.bool).tril()
+    bias = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
+    clipped_attention(*tensors, Clipping(-0.1), scaling=1.0, bias=bias, visible=visible)
+    assert widths == [4, 8, 12, 16]
+
+
+def test_warm_up_moves_the_fused_way_too():
+    normalizer = qf.ClippedSoftmax(gamma=-0.5, warmup_steps=4).build(HeadGeometry(1, WIDTH, WIDTH))
+    assert isinstance(normalizer, ClippedSoftmaxNormalizer)
+    tensors = [torch.randn(1, 1, 6, WIDTH) for _ in range(3)]
+
+    def attend():
+        return normalizer.attend(*tensors, scaling=1.0, bias=None, visible=None, dropout=0.0)
+
+    start = attend()
+    torch.testing.assert_close(start, nn.functional.scaled_dot_product_attention(*tensors, scale=1.0))
+    normalizer.advance_(2)
+    assert not torch.allclose(attend(), start)
