@@ -23,7 +23,7 @@ from quietformer.analysis.pictures import AttentionPictures
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict
 from quietformer.errors import QuietformerError
-from quietformer.families.layout import Watch, final_norm, find_blocks, find_residuals, headline
+from quietformer.families.layout import Watch, final_norm, find_blocks, find_residuals, headline, is_post_norm
 from quietformer.forward import in_eval_mode, run
 from quietformer.section import model_spec
 
@@ -198,6 +198,7 @@ def _figures(
             "parameters": model.num_parameters(),
             "attention": spec.label if (spec := model_spec(model).attention) else "softmax" if seen else "its own",
             "attention_seen": seen,
+            "post_norm": is_post_norm(residuals),
         },
         "data": {"sequences": inspection.sequences, "tokens": inspection.tokens},
         "headline": {"source": chosen.source, **_headline(chosen.infinity, chosen.kurtosis, sites)},

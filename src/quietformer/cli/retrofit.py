@@ -47,6 +47,9 @@ def retrofit(
         None, "--threshold", min=0.0, help="Activations up to this cost nothing; by default from the model's own."
     ),
     site: str = typer.Option("ffn_output", "--site", metavar="SITE", help="Which activations the penalty is on."),
+    ranges: float | None = typer.Option(
+        None, "--ranges", min=0.0, help="Strength of the penalty on wide ranges around norms; by default of post-norm encoders."
+    ),
     rounding: float = typer.Option(
         0.3, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."
     ),
@@ -92,8 +95,8 @@ def retrofit(
             evaluation=[Source(path=_there(path)) for path in (*eval_texts, *([eval_images] if eval_images else []))],
             images=_images(bool(texts or dataset or eval_texts), bool(images or eval_images)),
             steps=steps, batch_size=batch_size, length=length, learning_rate=learning_rate, gate_factor=gate_factor,
-            penalty=penalty, threshold=threshold, site=site, rounding=rounding, rotate=rotate, damp=damp, seed=seed,
-            sequences=sequences, seeds=seeds,
+            penalty=penalty, threshold=threshold, site=site, ranges=ranges, rounding=rounding, rotate=rotate, damp=damp,
+            seed=seed, sequences=sequences, seeds=seeds,
             real=real, force=force, changes=changes,
         )  # fmt: skip
     if real:

@@ -62,10 +62,15 @@ def headline(model_type: str, residuals: list[Watch]) -> Headline:
     """Post-norm models are measured as BERT, pre-norm ones at the residual stream, which there is never normalised."""
     if model_type in HEADLINES:
         return HEADLINES[model_type]
-    if any(watch.site == "ffn_residual" and watch.end == "input" for watch in residuals):
+    if is_post_norm(residuals):
         return Headline("ffn_output", ("ffn_output", "ffn_norm"), "as BERT, being post-norm")
     stream = "ffn_residual" if any(watch.site == "ffn_residual" for watch in residuals) else "block_output"
     return Headline(stream, (stream, "ffn_output"), "layer outputs, being pre-norm")
+
+
+def is_post_norm(residuals: list[Watch]) -> bool:
+    """Whether the residual sums of its blocks are what norms take in."""
+    return any(watch.site == "ffn_residual" and watch.end == "input" for watch in residuals)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class RetrofitOptions:
     penalty: float | None = None
     threshold: float | None = None
     site: str = "ffn_output"
+    ranges: float | None = None
     rounding: float = 0.3
     rotate: bool | None = None
     damp: float | None = None
@@ -171,8 +172,8 @@ def make_recipe(
         name, task, inspected, width=width, attention=attention, sources=options.sources, steps=options.steps,
         batch_size=options.batch_size, length=options.length, positions=positions_of(model),
         learning_rate=options.learning_rate, gate_factor=options.gate_factor, penalty=options.penalty,
-        threshold=options.threshold, site=options.site, rounding=options.rounding, rotate=_rotates(model, task, options),
-        damp=options.damp, seed=options.seed, measured=0 if options.evaluation else options.sequences,
+        threshold=options.threshold, site=options.site, ranges=options.ranges, rounding=options.rounding,
+        rotate=_rotates(model, task, options), damp=options.damp, seed=options.seed, measured=0 if options.evaluation else options.sequences,
     )  # fmt: skip
     return changed(recipe, options.changes)
 

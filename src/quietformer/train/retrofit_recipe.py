@@ -20,13 +20,16 @@ from quietformer.recipe import (
     TeacherRecipe,
     TrainingRecipe,
 )
-from quietformer.specs import AttentionSpec, QuantSpec, gates, normalizers
-from quietformer.train.regularizers import ActivationPenalty
+from quietformer.specs import AttentionSpec, QuantSpec, RegularizerSpec, gates, normalizers
+from quietformer.train.regularizers import ActivationPenalty, RangePenalty
 
 LONG_TAIL = 6.0
 """The penalty begins at so many times what 99 % of the FFN's outputs stay within."""
 STRENGTH_PER_FEATURE = 2e-3
 """The penalty is a mean over features and an outlier is one of them, so its strength grows with their number."""
+RANGES, DEVIATIONS, NORM_FACTOR = 1.0, 7.0, 5.0
+"""Of post-norm models also what norms take in and give out is held to so many standard deviations, the norms learning faster:
+their gains are what makes those tensors wide, and at the others' rate they would move too little."""
 EVALUATIONS = 8
 DAMPED = 0.05
 """What is left of the massive units of a model that is rotated."""
@@ -60,6 +63,7 @@ def retrofit_recipe(
     penalty: float | None,
     threshold: float | None,
     site: str,
+    ranges: float | None,
     rounding: float,
     rotate: bool,
     damp: float | None,
@@ -72,10 +76,17 @@ def retrofit_recipe(
     length = length or min(LENGTHS[unit], positions or LENGTHS[unit])
     # In the other basis nothing is left for a penalty but to push against the teacher: docs/retrofit.md has the figures.
     strength = (0.0 if rotate else STRENGTH_PER_FEATURE * width) if penalty is None else penalty
-    terms = []
+    terms: list[RegularizerSpec] = []
     if strength:
         bound = long_tail(inspected, site) if threshold is None else threshold
         terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
+    ranged = (
+        (RANGES if strength and inspected.get("model", {}).get("post_norm", False) else 0.0)
+        if ranges is None
+        else ranges
+    )
+    if ranged:
+        terms.append(RangePenalty(strength=ranged, deviations=DEVIATIONS))
     every = max(1, steps // EVALUATIONS)
     return Recipe(
         name="retrofit",
@@ -85,7 +96,8 @@ def retrofit_recipe(
         attention=attention,
         data=DataRecipe(train=tuple(sources), unit=unit, length=length, hold_out=WATCHED + measured, validation_limit=WATCHED),  # type: ignore[arg-type]
         optimizer=OptimizerRecipe(
-            learning_rate=learning_rate, gate_factor=gate_factor, weight_decay=0.0, freeze_embeddings=True
+            learning_rate=learning_rate, gate_factor=gate_factor, norm_factor=NORM_FACTOR if ranged else 1.0, weight_decay=0.0,
+            freeze_embeddings=True,
         ),
         schedule=ScheduleRecipe(shape="cosine", warmup_steps=min(50, steps // 8), final=learning_rate / 50),
         training=TrainingRecipe(
