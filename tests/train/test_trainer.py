@@ -15,6 +15,7 @@ import quietformer as qf
 from quietformer.attention.layers import CORE
 from quietformer.data.training import training_data
 from quietformer.errors import QuietformerError
+from quietformer.recipe import Recipe
 from quietformer.train.arguments import set_sizes_, training_arguments
 from quietformer.train.regularizers import ActivationPenalty, RangePenalty
 from quietformer.train.run import make_trainer, open_or_build, train
@@ -112,6 +113,13 @@ def test_a_penalty_needs_a_site_the_model_has():
         ActivationPenalty(site="nowhere").build(torch.nn.Linear(2, 2))
     with pytest.raises(QuietformerError, match=r"'ffn_norm.middle'.*it has attention_norm, .*ffn_output"):
         RangePenalty(sites=("ffn_norm", "ffn_norm.middle")).build(build("bert"))
+
+
+def test_the_range_penalty_goes_through_a_recipe_file(prose):
+    recipe = tiny_recipe("masked", prose, regularizers=[{"kind": "range_penalty", "sites": ["ffn_norm", "ffn_output"]}])
+    assert recipe.regularizers == (RangePenalty(sites=("ffn_norm", "ffn_output")),)
+    assert Recipe(**json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert RangePenalty(sites="ffn_norm").sites == ("ffn_norm",)
 
 
 def test_the_range_penalty_is_its_formula_and_padding_counts_nowhere():

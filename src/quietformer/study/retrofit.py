@@ -173,7 +173,8 @@ def make_recipe(
         batch_size=options.batch_size, length=options.length, positions=positions_of(model),
         learning_rate=options.learning_rate, gate_factor=options.gate_factor, penalty=options.penalty,
         threshold=options.threshold, site=options.site, ranges=options.ranges, rounding=options.rounding,
-        rotate=_rotates(model, task, options), damp=options.damp, seed=options.seed, measured=0 if options.evaluation else options.sequences,
+        rotate=_rotates(model, task, options), damp=options.damp, seed=options.seed,
+        measured=0 if options.evaluation else options.sequences,
     )  # fmt: skip
     return changed(recipe, options.changes)
 

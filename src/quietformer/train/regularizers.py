@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from quietformer.errors import QuietformerError
 from quietformer.families.layout import find_blocks
 from quietformer.specs import RegularizerSpec, regularizers
+
+
+def _listed(value: Any) -> Any:
+    """A file has lists where a spec has tuples, and one name may stand alone."""
+    return tuple(value) if isinstance(value, list) else (value,) if isinstance(value, str) else value
+
 
 Cost = Callable[[Tensor], Tensor]
 
@@ -102,7 +109,7 @@ class RangePenalty(RegularizerSpec):
 
     strength: float = Field(default=0.5, gt=0)
     deviations: float = Field(default=8.0, gt=0, description="values up to so many cost nothing")
-    sites: tuple[str, ...] = Field(
+    sites: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         default=("attention_norm.input", "attention_norm", "ffn_norm.input"),
         description="outputs of these, or with .input what goes in",
     )
