@@ -16,7 +16,7 @@ help: ## list the targets
 setup: $(READY) ## create the virtual environment
 
 # torch first and pinned: asked for by another package it would bring several GB that a CPU cannot use.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py src/quietformer/attention/rows.c
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt torch
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
@@ -50,11 +50,18 @@ families: $(READY) ## try every architecture of the installed transformers; writ
 	$(PY) -m tools.families
 
 bench: $(READY) ## what things cost, as ratios against doing without
+	$(PY) benchmarks/startup.py --json results/startup.json
+	$(PY) benchmarks/attention.py --json results/attention.json
+	$(PY) benchmarks/model_steps.py --json results/model_steps.json
 	$(PY) benchmarks/callback_overhead.py
 	$(PY) benchmarks/simulation.py
 	$(PY) benchmarks/range_search.py --json results/range_search.json
 	$(PY) benchmarks/integer_products.py
 	$(PY) benchmarks/training.py --json results/training_steps.json
+# OpenVINO is only ever compared with; it stays out of the environment.
+	test -d $(VENV)/openvino || $(PY) -m pip install --quiet --target $(VENV)/openvino --no-deps openvino openvino-telemetry || true
+	PYTHONPATH=$(abspath $(VENV)/openvino) $(PY) benchmarks/runtimes.py --json results/runtimes.json
+	$(PY) -m tools.speed_tables
 
 paper: $(READY) ## two steps of the paper's recipes at full size, where memory allows; writes results/paper_steps.json
 	$(PY) -m tools.paper_steps

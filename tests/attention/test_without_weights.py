@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import quietformer as qf
-from quietformer.attention import blocked, clipped
+from quietformer.attention import blocked, clipped, rows
 from quietformer.attention.blocked import Clipping, clipped_attention
 from quietformer.attention.clipped import ClippedSoftmaxNormalizer
 from quietformer.attention.core import AttentionCore, plain_attention
@@ -32,9 +32,13 @@ NORMALIZERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    """Several blocks of rows and of heads in tensors that a formula can be checked on."""
+@pytest.fixture(autouse=True, params=["compiled", "pure"])
+def _small_blocks(request, monkeypatch):
+    """Several blocks of rows and of heads in tensors that a formula can be checked on, compiled and not."""
+    if request.param == "pure":
+        monkeypatch.setattr(rows, "compiled_rows", lambda: None)
+    elif rows.compiled_rows() is None:
+        pytest.skip("the compiled rows were not built here")
     monkeypatch.setattr(blocked, "BLOCK_WEIGHTS", 64)
     monkeypatch.setattr(blocked, "BLOCK_ROWS", 4)
     monkeypatch.setattr(blocked, "LEAST_ROWS", 2)
@@ -83,16 +87,20 @@ def outcome(core, given_tensors, mask, *, weights, outer=None):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(call=calls())
+@given(call=calls(), dtype=st.sampled_from([torch.float64, torch.float32]))
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_context_and_gradients_are_those_of_the_plain_core(name, call):
+def test_context_and_gradients_are_those_of_the_plain_core(name, call, dtype):
     *tensors, mask = call
     core = core_for(NORMALIZERS[name], tensors[0].shape[1])
     expected = outcome(core, tensors, mask, weights=True)
-    found = outcome(core, tensors, mask, weights=False)
+    found = outcome(core.to(dtype), [x.to(dtype) for x in tensors], mask, weights=False)
+    # Steep scores of width 8 reach some twenties, and float32 is off by their rounding.
+    tolerance = 1e-10 if dtype == torch.float64 else 3e-5 * max(1.0, float(tensors[0].abs().max()))
     for one, other in zip(found, expected, strict=True):
         other = torch.zeros_like(one) if other is None else other
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+        close = (one.double() - other).abs() <= tolerance * (1 + other.abs())
+        # A weight may lie so near the clip that rounding decides; then its gradient is there or not.
+        assert float(close.double().mean()) > (1.0 if dtype == torch.float64 else 0.98) - 1e-9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -2,7 +2,7 @@
 
 The rows of a block hold all their keys, so nothing has to be merged between blocks, and what the backward pass needs of them
 is computed again. Stretching and clipping to [0, 1] is c * clamp(p - t, 0, 1/c) with c = zeta - gamma and t = -gamma / c: the
-factor c goes to the rows of the output, and what is left for each weight is one pass of an operator that exists.
+factor c goes to the rows of the output.
 """
 
 # B batch, H heads, Q queries, K keys, D features of a head; a block has n heads, r queries and k keys of one sequence
@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from quietformer.attention.normalizer import accumulation_dtype
-
-aten = torch.ops.aten
+from quietformer.attention.rows import Bounds, gradients_, weights_
 
 BLOCK_WEIGHTS = 2**19
-"""Weights of a block, 2 MiB of float32: they stay in the cache from one pass to the next."""
-BLOCK_ROWS = 128
+"""Weights of a block for each thread, 2 MiB of float32: they stay in the cache from one pass to the next."""
+BLOCK_ROWS = 256
 """Queries of a block at most; fewer leave a matrix product idle, more leave less room for heads beside one another."""
 LEAST_ROWS = 32
 
@@ -84,8 +83,8 @@ class _ClippedAttention(torch.autograd.Function):
         context = query.new_empty(n_batch, n_queries, n_heads, value.shape[-1]).transpose(1, 2)
         work.begin(query, key, buffers=1)
         for block in work.blocks:
-            weights_nrk = work.probabilities(block, query, key)
-            work.clip(block, weights_nrk, out=weights_nrk)
+            weights_nrk = work.scores(block, query, key)
+            weights_(weights_nrk, work.bounds(block))
             work.drop_(weights_nrk)
             product_nrD = torch.bmm(weights_nrk, value[block.sequence, block.heads, block.keys])
             context[block.sequence, block.heads, block.rows] = work.stretched_(block, product_nrD)
@@ -114,18 +113,15 @@ def _backward(
             whole = b, heads
             sum_key = key.new_zeros(_length(heads), *key.shape[2:])
             sum_value = value.new_zeros(_length(heads), *value.shape[2:])
-        probs_nrk = work.probabilities(block, query, key)
+        scores_nrk = work.scores(block, query, key)
         weights_nrk, grad_nrk = work.buffer(block, 1), work.buffer(block, 2)
         outer_nrD = work.stretched_(block, grad_context[b, heads, rows].clone(memory_format=torch.contiguous_format))
-        work.clip(block, probs_nrk, out=weights_nrk)
         torch.bmm(outer_nrD, value[b, heads, keys].transpose(1, 2), out=grad_nrk)
         kept = work.drop_(grad_nrk)
-        work.through_clip_(block, grad_nrk, weights_nrk)
+        gradients_(scores_nrk, weights_nrk, grad_nrk, work.bounds(block))
         if kept is not None:
             weights_nrk.mul_(kept)
         sum_value[:, keys].baddbmm_(weights_nrk.transpose(1, 2), outer_nrD)
-        # p * (dp - sum p dp): what softmax passes on; it reads a row before it writes it.
-        aten._softmax_backward_data.out(grad_nrk, probs_nrk, -1, probs_nrk.dtype, grad_input=grad_nrk)
         grad_query[b, heads, rows] = torch.bmm(grad_nrk, key[b, heads, keys]).mul_(work.scaling)
         sum_key[:, keys].baddbmm_(grad_nrk.transpose(1, 2), query[b, heads, rows], alpha=work.scaling)
         if rows.stop == query.shape[2]:
@@ -157,30 +153,20 @@ class _Work:
     def buffer(self, block: _Block, place: int) -> Tensor:
         return self._buffers[place][: _size(block)].view(block.shape)
 
-    def probabilities(self, block: _Block, query: Tensor, key: Tensor) -> Tensor:
+    def scores(self, block: _Block, query: Tensor, key: Tensor) -> Tensor:
         scores_nrk = self.buffer(block, 0)
         rows_nrD = query[block.sequence, block.heads, block.rows]
         keys_nDk = key[block.sequence, block.heads, block.keys].transpose(1, 2)
         torch.baddbmm(scores_nrk, rows_nrD, keys_nDk, beta=0, alpha=self.scaling, out=scores_nrk)
         if self.bias is not None:
             scores_nrk.add_(block.part(self.bias))
-        return torch.softmax(scores_nrk, -1, out=scores_nrk)
+        return scores_nrk
 
-    def clip(self, block: _Block, probs_nrk: Tensor, *, out: Tensor) -> None:
-        """clamp(p - t, 0, 1/c)."""
+    def bounds(self, block: _Block) -> Bounds:
+        """t and 1/c; without an upper stretch nothing reaches the latter."""
         gamma, zeta = self._gamma(block), self.clipping.zeta
-        if isinstance(gamma, float):
-            aten.softshrink.out(probs_nrk, -gamma / (zeta - gamma), out=out)  # p - t where p > t, else 0
-        else:
-            torch.add(probs_nrk, gamma / (zeta - gamma), out=out).clamp_(min=0)
-        if zeta > 1:
-            torch.clamp(out, max=1 / (zeta - gamma), out=out)
-
-    def through_clip_(self, block: _Block, grad_nrk: Tensor, clipped_nrk: Tensor) -> None:
-        """Set to 0 what belongs to clipped weights."""
-        aten.threshold_backward.grad_input(grad_nrk, clipped_nrk, 0, grad_input=grad_nrk)
-        if self.clipping.zeta > 1:
-            grad_nrk.mul_(clipped_nrk < 1 / (self.clipping.zeta - self._gamma(block)))
+        stretch = zeta - gamma
+        return Bounds(-gamma / stretch, 1 / stretch if zeta > 1 else None)
 
     def stretched_(self, block: _Block, rows_nrD: Tensor) -> Tensor:
         """Rows times c, and 0 where a row sees no key."""
@@ -209,7 +195,7 @@ def _blocks(shape: torch.Size, n_keys: int, visible: Tensor | None) -> Iterator[
     """In the order of sequences, heads and rows."""
     n_batch, n_heads, n_queries, _ = shape
     rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
-    heads = min(n_heads, max(1, BLOCK_WEIGHTS // max(1, rows * n_keys)))
+    heads = min(n_heads, max(1, torch.get_num_threads() * BLOCK_WEIGHTS // max(1, rows * n_keys)))
     for sequence in range(n_batch):
         spans = list(_spans(sequence, n_queries, rows, n_keys, visible))
         for head in range(0, n_heads, heads):
