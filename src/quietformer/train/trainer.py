@@ -238,7 +238,9 @@ class QuietTrainer(Trainer):
                     decay = self.args.weight_decay if name in decayed else 0.0
                     groups.setdefault((rate, decay), []).append(parameter)
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, chosen)
-            grouped = [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
+            # The first group's rate is the one that is shown: that of most of the model.
+            ordered = sorted(groups.items(), key=lambda group: group[0][0] != self.args.learning_rate)
+            grouped = [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in ordered]
             self.optimizer = kind(grouped, **options)
         optimizer: torch.optim.Optimizer = super().create_optimizer(chosen)
         return optimizer
