@@ -25,6 +25,7 @@ from turns import fastest, machine
 
 import quietformer as qf
 from quietformer.attention.core import AttentionCore
+from quietformer.attention.masks import late_mask
 from quietformer.files import write_json
 from quietformer.specs import HeadGeometry, NormalizerSpec
 
@@ -50,9 +51,7 @@ def tensors(length: int, heads: int, sequences: int) -> list[Tensor]:
 
 def attention(name: str, heads: int, length: int, causal: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """From (B, H, T, D) to (B, T, H, D)."""
-    mask = None
-    if causal:
-        mask = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
+    mask = late_mask(1, length, length) if causal else None
     if name == SDPA:
         return lambda q, k, v: nn.functional.scaled_dot_product_attention(
             q, k, v, is_causal=causal
@@ -152,10 +151,11 @@ def main() -> None:
                     + ", ".join(f"{name} {ratio:.2f}" for name, ratio in row.items()),
                     flush=True,
                 )
-    for length in arguments.memory:
-        found = peaks(length, 1, False)
-        figures["memory"].append(found)
-        print(f"peak memory, T = {length}: {found}", flush=True)
+    for causal in (False, True):
+        for length in arguments.memory:
+            found = peaks(length, 1, causal)
+            figures["memory"].append(found)
+            print(f"peak memory, T = {length}: {found}", flush=True)
     write_json(arguments.json, figures)
 
 

@@ -42,16 +42,23 @@ def attention(figures: dict[str, Any]) -> str:
             for what in ("forward", "forward and backward"):
                 ratios = [f"{entry[what][name]:.2f}" if name in entry[what] else "-" for name in names]
                 rows.append([entry["length"], entry["sequences"], what, f"{entry[what]['sdpa_ms']:.1f}", *ratios])
-        title = "Causal, ours with the mask that transformers makes, SDPA told so" if causal else "No mask"
+        title = "Causal" if causal else "No mask"
         parts.append(
             f"**{title}** ({found[0]['heads']} heads):\n\n" + table(["T", "sequences", "", "SDPA, ms", *names], rows)
         )
     names = [name for name in figures["memory"][0] if name not in ("length", "heads", "causal", "sdpa_mib")]
     rows = [
-        [entry["length"], f"{entry['sdpa_mib']:.0f}", *(f"{entry[name]:.2f}" for name in names)]
+        [
+            entry["length"],
+            "yes" if entry["causal"] else "",
+            f"{entry['sdpa_mib']:.0f}",
+            *(f"{entry[name]:.2f}" for name in names),
+        ]
         for entry in figures["memory"]
     ]
-    parts.append("**Peak memory**, forward and backward, one head:\n\n" + table(["T", "SDPA, MiB", *names], rows))
+    parts.append(
+        "**Peak memory**, forward and backward, one head:\n\n" + table(["T", "causal", "SDPA, MiB", *names], rows)
+    )
     return "\n\n".join(parts)
 
 

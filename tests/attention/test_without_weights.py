@@ -7,6 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.autograd import forward_ad
 
 import quietformer as qf
 from quietformer.attention import blocked, clipped, rows
@@ -271,6 +272,24 @@ def test_second_derivatives_are_refused_and_had_in_plain_attention():
         slope_of_slope()
     with plain_attention():
         slope_of_slope()
+
+
+def test_function_transforms_and_forward_derivatives_go_step_by_step():
+    core = core_for(qf.ClippedSoftmax(gamma=-0.01), 2)
+    query, key, value = (torch.randn(3, 1, 2, 9, WIDTH, dtype=torch.float64) for _ in range(3))
+
+    def attend(*tensors):
+        return core(*tensors, weights=False)[0]
+
+    mapped = torch.vmap(attend)(query, key, value)
+    torch.testing.assert_close(mapped, torch.stack([attend(*each) for each in zip(query, key, value, strict=True)]))
+    _, slope = torch.func.jvp(lambda x: attend(x, key[0], value[0]), (query[0],), (torch.ones_like(query[0]),))
+    step = 1e-6
+    difference = attend(query[0] + step, key[0], value[0]) - attend(query[0] - step, key[0], value[0])
+    torch.testing.assert_close(slope, difference / (2 * step), rtol=1e-5, atol=1e-7)
+    with forward_ad.dual_level():
+        dual = attend(forward_ad.make_dual(query[0], torch.ones_like(query[0])), key[0], value[0])
+        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, slope)
 
 
 def test_keys_that_no_row_sees_are_not_computed(monkeypatch):

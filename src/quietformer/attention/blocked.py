@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from quietformer.attention.masks import Causal
 from quietformer.attention.normalizer import accumulation_dtype
 from quietformer.attention.rows import Bounds, gradients_, weights_
 
@@ -45,11 +46,12 @@ def clipped_attention(
     scaling: float,
     bias: Tensor | None = None,
     visible: Tensor | None = None,
+    causal: Causal | None = None,
 ) -> Tensor:
     """The context (B, H, Q, D). Bias and visible keys broadcast over (B, H, Q, K); a hidden key has the lowest bias."""
     dtype = accumulation_dtype(query_BHQD.dtype)
     query, key, value = (x.to(dtype) for x in (query_BHQD, key_BHKD, value_BHKD))
-    work = _Work(clipping, scaling, bias, visible)
+    work = _Work(clipping, scaling, bias, visible, causal)
     with torch.autocast(query.device.type, enabled=False):
         context: Tensor = _ClippedAttention.apply(query, key, value, work)  # type: ignore[no-untyped-call]
     return context.to(query_BHQD.dtype)
@@ -104,7 +106,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
     grad_query = torch.empty_like(query)
-    grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
+    grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
     work.begin(query, key, buffers=3)
     whole: tuple[int, slice] | None = None
     for block in work.blocks:
@@ -133,15 +135,17 @@ def _backward(
 class _Work:
     """What forward and backward do alike to each block, and the buffers they do it in."""
 
-    def __init__(self, clipping: Clipping, scaling: float, bias: Tensor | None, visible: Tensor | None) -> None:
-        self.clipping, self.scaling, self.bias, self.visible = clipping, scaling, bias, visible
+    def __init__(
+        self, clipping: Clipping, scaling: float, bias: Tensor | None, visible: Tensor | None, causal: Causal | None
+    ) -> None:
+        self.clipping, self.scaling, self.bias, self._visible, self.causal = clipping, scaling, bias, visible, causal
         self.seed = int(torch.randint(2**62, ())) if clipping.dropout else 0
         self.blocks: list[_Block] = []
         self._buffers: list[Tensor] = []
 
     def begin(self, query: Tensor, key: Tensor, *, buffers: int) -> None:
         if not self.blocks:
-            self.blocks = list(_blocks(query.shape, key.shape[2], self.visible))
+            self.blocks = list(_blocks(query.shape, key.shape[2], self._visible, self.causal))
         largest = max((_size(block) for block in self.blocks), default=0)
         self._buffers = [query.new_empty(largest) for _ in range(buffers)]
         if self.clipping.dropout:
@@ -160,7 +164,15 @@ class _Work:
         torch.baddbmm(scores_nrk, rows_nrD, keys_nDk, beta=0, alpha=self.scaling, out=scores_nrk)
         if self.bias is not None:
             scores_nrk.add_(block.part(self.bias))
+        elif self.causal is not None and (seen := self.visible(block)) is not None:
+            scores_nrk.masked_fill_(~seen, torch.finfo(scores_nrk.dtype).min)
         return scores_nrk
+
+    def visible(self, block: _Block) -> Tensor | None:
+        """Which keys the rows of a block see, as (n or 1, r or 1, k or 1); None: all."""
+        if self.causal is None:
+            return None if self._visible is None else block.part(self._visible)
+        return self.causal.visible(slice(block.sequence, block.sequence + 1), block.rows, block.keys)[0]
 
     def bounds(self, block: _Block) -> Bounds:
         """t and 1/c; without an upper stretch nothing reaches the latter."""
@@ -171,7 +183,8 @@ class _Work:
     def stretched_(self, block: _Block, rows_nrD: Tensor) -> Tensor:
         """Rows times c, and 0 where a row sees no key."""
         rows_nrD.mul_(self.clipping.zeta - self._gamma(block))
-        return rows_nrD if self.visible is None else rows_nrD.mul_(block.part(self.visible).any(-1, keepdim=True))
+        seen = self.visible(block)
+        return rows_nrD if seen is None else rows_nrD.mul_(seen.any(-1, keepdim=True))
 
     def drop_(self, weights_nrk: Tensor) -> Tensor | None:
         """Dropout with the same choice in both passes; gives what was multiplied with."""
@@ -191,26 +204,28 @@ class _Work:
         return gamma
 
 
-def _blocks(shape: torch.Size, n_keys: int, visible: Tensor | None) -> Iterator[_Block]:
+def _blocks(shape: torch.Size, n_keys: int, visible: Tensor | None, causal: Causal | None) -> Iterator[_Block]:
     """In the order of sequences, heads and rows."""
     n_batch, n_heads, n_queries, _ = shape
     rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
     heads = min(n_heads, max(1, torch.get_num_threads() * BLOCK_WEIGHTS // max(1, rows * n_keys)))
     for sequence in range(n_batch):
-        spans = list(_spans(sequence, n_queries, rows, n_keys, visible))
+        spans = list(_spans(sequence, n_queries, rows, n_keys, visible, causal))
         for head in range(0, n_heads, heads):
             for some, keys in spans:
                 yield _Block(sequence, slice(head, min(head + heads, n_heads)), some, keys)
 
 
 def _spans(
-    sequence: int, n_queries: int, rows: int, n_keys: int, visible: Tensor | None
+    sequence: int, n_queries: int, rows: int, n_keys: int, visible: Tensor | None, causal: Causal | None
 ) -> Iterator[tuple[slice, slice]]:
     """The rows of each block, and from the first to the last key that one of them sees: a causal mask halves the work."""
     for first in range(0, n_queries, rows):
         block = _Block(sequence, slice(None), slice(first, min(first + rows, n_queries)), slice(0, n_keys))
         keys = block.keys
-        if visible is not None:
+        if causal is not None:
+            keys = slice(0, min(n_keys, max(1, block.rows.stop + causal.offset)))
+        elif visible is not None:
             seen = block.part(visible).flatten(0, -2).any(0).expand(n_keys).nonzero()
             keys = slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1)
         yield block.rows, keys

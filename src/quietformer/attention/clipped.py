@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quietformer.attention.blocked import Clipping, clipped_attention
 from quietformer.attention.flex import flex_clipped_attention
+from quietformer.attention.masks import Causal
 from quietformer.attention.normalizer import Normalizer, accumulation_dtype
 from quietformer.attention.softmax import masked_softmax
 from quietformer.errors import QuietformerError
@@ -103,6 +104,7 @@ class ClippedSoftmaxNormalizer(Normalizer):
         scaling: float,
         bias: Tensor | None,
         visible: Tensor | None,
+        causal: Causal | None,
         dropout: float,
     ) -> Tensor | None:
         _, n_heads, n_queries, _ = query_BHQD.shape
@@ -111,10 +113,14 @@ class ClippedSoftmaxNormalizer(Normalizer):
         if not flexible and (torch.compiler.is_compiling() or n_heads * n_queries * n_keys < WORTH_BLOCKS):
             return None
         self._notice_idle_warmup()
-        gamma = self._gamma_for(n_keys, visible, accumulation_dtype(query_BHQD.dtype))
+        dtype = accumulation_dtype(query_BHQD.dtype)
+        counted = None if causal is None else causal.count(self.spec.keys)
+        gamma = self._gamma_for(n_keys, visible, dtype) if counted is None else self.gamma(counted, dtype)
         clipping = Clipping(gamma, self.spec.zeta, dropout)
         attention = flex_clipped_attention if flexible else clipped_attention
-        return attention(query_BHQD, key_BHKD, value_BHKD, clipping, scaling=scaling, bias=bias, visible=visible)
+        return attention(
+            query_BHQD, key_BHKD, value_BHKD, clipping, scaling=scaling, bias=bias, visible=visible, causal=causal
+        )
 
     def _gamma_for(self, n_keys: int, visible: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         return self.gamma(n_keys if visible is None else count_keys(visible, self.spec.keys), dtype)

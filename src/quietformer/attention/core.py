@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
+from quietformer.attention.masks import LateMask
 from quietformer.attention.normalizer import Normalizer, accumulation_dtype
 from quietformer.errors import UnsupportedModelError
 from quietformer.specs import AttentionSpec, HeadGeometry
@@ -129,13 +131,25 @@ class AttentionCore(nn.Module):
         scaling: float,
         dropout: float,
     ) -> Tensor | None:
-        bias, visible = read_mask(mask, key_BHKD.shape[-2], query_BHQD.dtype)
+        causal = None
+        if isinstance(mask, LateMask) and mask.shape[-1] == key_BHKD.shape[-2]:
+            causal = mask.causal if position_bias is None else None
+            if mask.causal is None and mask.padding_BK is not None:
+                mask = mask.padding_BK[:, None, None]
+        bias, visible = read_mask(None if causal else mask, key_BHKD.shape[-2], query_BHQD.dtype)
         if position_bias is not None:
             bias = position_bias.to(accumulation_dtype(query_BHQD.dtype)) + (0.0 if bias is None else bias)
         if bias is not None and bias.requires_grad and torch.is_grad_enabled():
             return None
         return self.normalizer.attend(
-            query_BHQD, key_BHKD, value_BHKD, scaling=scaling, bias=bias, visible=visible, dropout=dropout
+            query_BHQD,
+            key_BHKD,
+            value_BHKD,
+            scaling=scaling,
+            bias=bias,
+            visible=visible,
+            causal=causal,
+            dropout=dropout,
         )
 
     def _gated(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
@@ -235,7 +249,9 @@ def _spelled_out() -> bool:
     if torch.compiler.is_compiling():
         return torch.compiler.is_exporting()
     tracing = torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
-    return _plain.get() or tracing
+    # Neither torch.func nor forward-mode derivatives know how to go through a function of our own.
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return _plain.get() or tracing or transformed
 
 
 def _thread() -> int:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from quietformer.attention.blocked import Clipping
+from quietformer.attention.masks import Causal
 
 
 def flex_clipped_attention(
@@ -28,6 +29,7 @@ def flex_clipped_attention(
     scaling: float,
     bias: Tensor | None = None,
     visible: Tensor | None = None,
+    causal: Causal | None = None,
 ) -> Tensor:
     """The context (B, H, Q, D); the clipping has no dropout here."""
     from torch.nn.attention.flex_attention import AuxRequest
@@ -39,6 +41,10 @@ def flex_clipped_attention(
     offsets = None if bias is None else bias.expand(shape)
 
     def biased(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if causal is not None:
+            seen = k <= q + causal.offset
+            seen = seen if causal.padding_BK is None else seen & causal.padding_BK[b, k]
+            return torch.where(seen, score, torch.finfo(torch.float32).min)
         return score if offsets is None else score + offsets[b, h, q, k]
 
     _, first = attend(
@@ -59,6 +65,8 @@ def flex_clipped_attention(
     total_BHQ = torch.exp(second.lse)  # zero for a row of which every weight is clipped
     if visible is not None:
         total_BHQ = total_BHQ * visible.any(dim=-1)
+    if causal is not None:
+        total_BHQ = total_BHQ * (torch.as_tensor(causal.count("row"), device=query_BHQD.device) > 0).squeeze(-1)
     scaled: Tensor = torch.where(total_BHQ[..., None] > 0, context * total_BHQ[..., None], 0.0)
     return scaled.to(query_BHQD.dtype)
 

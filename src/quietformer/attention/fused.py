@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from quietformer.attention.masks import Causal
+
 FEATURES_ADDED = 8
 """Widths that are no multiple of eight make kernels fall back to slow ones."""
 
@@ -23,13 +25,17 @@ def softmax_attention(
     scaling: float,
     bias: Tensor | None = None,
     visible: Tensor | None = None,
+    causal: Causal | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """The context (B, H, Q, D) of softmax; zero where a row sees no key."""
+    simple = causal is not None and causal.padding_BK is None and causal.offset == 0
+    if causal is not None and not simple:
+        visible, bias = causal.whole(), causal.bias(query_BHQD.dtype)
     if bias is not None:
         bias = bias.clamp(min=torch.finfo(_dtype(query_BHQD)).min).to(query_BHQD.dtype)
     context: Tensor = nn.functional.scaled_dot_product_attention(
-        query_BHQD, key_BHKD, value_BHKD, attn_mask=bias, dropout_p=dropout, scale=scaling
+        query_BHQD, key_BHKD, value_BHKD, attn_mask=bias, dropout_p=dropout, scale=scaling, is_causal=simple
     )
     return context if visible is None else context * visible.any(dim=-1, keepdim=True)
 
@@ -48,9 +54,12 @@ def sink_attention(
     *,
     scaling: float,
     bias: Tensor | None = None,
+    causal: Causal | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """The context of softmax over the keys and a sink, whose logit is zero if none is given."""
+    if causal is not None:  # a kernel told to be causal would hide the sink too
+        bias = causal.bias(query_BHQD.dtype)
     width = value_BHKD.shape[-1]
     pad = nn.functional.pad
     if logit_H is None:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.masking_utils import eager_mask
 from transformers.utils.output_capturing import _active_collector
 
 from quietformer.attention.adapters import find_swappable
 from quietformer.attention.core import AttentionCore, LayerCall
 from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
+from quietformer.attention.masks import late_mask
 from quietformer.attention.swap import Adapter
 from quietformer.errors import QuietformerError, UnsupportedModelError
 from quietformer.section import METHOD, check_unquantized, model_spec, write_section_
@@ -211,7 +211,7 @@ def _config(module: nn.Module) -> Any:
 
 # The mask function matters as much as the attention: without one a causal model silently stops being causal.
 AttentionInterface.register(METHOD, quiet_attention)
-AttentionMaskInterface.register(METHOD, eager_mask)
+AttentionMaskInterface.register(METHOD, late_mask)
 
 
 # Hooks are plain functions that find their core through the module, so a copied or pickled model keeps working.

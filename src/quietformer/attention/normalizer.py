@@ -7,6 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from quietformer.attention.masks import Causal
+
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32 for half precisions, and never narrower than the input (gradcheck needs float64)."""
@@ -29,11 +31,13 @@ class Normalizer(nn.Module):
         scaling: float,
         bias: Tensor | None,
         visible: Tensor | None,
+        causal: Causal | None,
         dropout: float,
     ) -> Tensor | None:
         """The context (B, H, Q, D) without the weights ever being held; None where computing them is as good.
 
-        `bias` is added to the scores, in float32 or wider and the lowest number where a key is hidden.
+        `bias` is added to the scores, in float32 or wider and the lowest number where a key is hidden; a causal mask comes by
+        itself, with neither, or not at all.
         """
         return None
 
