@@ -64,6 +64,22 @@ def test_rows_are_the_formula_and_so_is_their_gradient(shape, spread, low, high,
         torch.testing.assert_close(grad.double(), slope, rtol=1e-4, atol=3e-6)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_rows_are_shared_among_threads(threads):
+    scores, outer = torch.randn(4, 64, 777), torch.randn(4, 64, 777)
+    exact = scores.double().requires_grad_()
+    expected = formula(exact, 0.002, None)
+    (slope,) = torch.autograd.grad(expected, exact, outer.double())
+    usual = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        gradients_(scores, filled := torch.empty_like(scores), outer, Bounds(0.002, None))
+    finally:
+        torch.set_num_threads(usual)
+    torch.testing.assert_close(filled.double(), expected.detach(), rtol=1e-5, atol=3e-7)
+    assert float(((outer.double() - slope).abs() < 1e-6).double().mean()) > 0.999  # where rounding decides about a clip
+
+
 @pytest.mark.parametrize("n_keys", [1, 7, 8, 16, 33])
 def test_hidden_keys_get_exactly_nothing(n_keys):
     scores = torch.randn(2, 3, n_keys)

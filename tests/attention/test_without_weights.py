@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import quietformer as qf
-from quietformer.attention import blocked, clipped, rows
+from quietformer.attention import blocked, clipped, flex, rows
 from quietformer.attention.blocked import Clipping, clipped_attention
 from quietformer.attention.clipped import ClippedSoftmaxNormalizer
 from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.flex import flex_clipped_attention
+from quietformer.attention.masks import Causal, read_mask
 from quietformer.attention.softmax import SoftmaxNormalizer
 from quietformer.specs import HeadGeometry
 from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
@@ -99,6 +105,7 @@ def test_context_and_gradients_are_those_of_the_plain_core(name, call, dtype):
     tolerance = 1e-10 if dtype == torch.float64 else 3e-5 * max(1.0, float(tensors[0].abs().max()))
     for one, other in zip(found, expected, strict=True):
         other = torch.zeros_like(one) if other is None else other
+        assert one.isfinite().all()
         close = (one.double() - other).abs() <= tolerance * (1 + other.abs())
         # A weight may lie so near the clip that rounding decides; then its gradient is there or not.
         assert float(close.double().mean()) > (1.0 if dtype == torch.float64 else 0.98) - 1e-9
@@ -155,24 +162,43 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
     assert not torch.equal(found, again)
 
 
+def flex_stand_in(query, key, value, *, score_mod, scale, return_aux):
+    """What FlexAttention is documented to compute, in operations that have gradients on a CPU too."""
+    scores = query @ key.transpose(-1, -2) * scale
+    places = torch.meshgrid(*(torch.arange(size) for size in scores.shape), indexing="ij")
+    scores = score_mod(scores, *places)
+    lse = torch.logsumexp(scores, -1)
+    weights = torch.where(lse[..., None].isfinite(), torch.exp(scores - lse[..., None]), 0.0)
+    return weights @ value, SimpleNamespace(lse=lse)
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(call=calls(), zeta=st.sampled_from([1.0, 1.2]), by_row=st.booleans())
-def test_flex_attention_in_two_passes_gives_the_same(call, zeta, by_row):
-    query, key, value, mask = (x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in call)
-    heads = query.shape[1]
-    core = core_for(qf.ClippedSoftmax(alpha=1.5, zeta=zeta, keys="row" if by_row else "sequence"), heads).float()
-    key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in (key, value))
+@given(call=calls(), zeta=st.sampled_from([1.0, 1.2]), by_row=st.booleans(), causal=st.booleans())
+def test_flex_attention_in_two_passes_gives_the_same(call, zeta, by_row, causal):
+    *tensors, mask = call
+    heads = tensors[0].shape[1]
+    query, key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in tensors)
+    asked = None
+    if causal:
+        asked = Causal(query.shape[2], key.shape[2], offset=max(0, key.shape[2] - query.shape[2]))
+        mask = asked.whole()
+    core = core_for(qf.ClippedSoftmax(alpha=1.5, zeta=zeta, keys="row" if by_row else "sequence"), heads)
+    expected = outcome(core, (query, key, value), mask, weights=True)
+    _, visible = read_mask(mask, key.shape[2], torch.float64)
+    clipping = Clipping(core.normalizer._gamma_for(key.shape[2], visible, torch.float64), zeta)
+    how = {"scaling": WIDTH**-0.5, "mask": None if causal else mask, "causal": asked}
     with torch.no_grad():
-        expected, _ = core(query, key, value, mask)
-        bias = visible = None
-        if mask is not None:
-            visible = mask if mask.dtype == torch.bool else mask > -9e3
-            bias = torch.where(visible, 0.0 if mask.dtype == torch.bool else mask, torch.finfo(torch.float32).min)
-        gamma = core.normalizer._gamma_for(key.shape[2], visible, torch.float32)
-        found = flex_clipped_attention(
-            query, key, value, Clipping(gamma, zeta), scaling=WIDTH**-0.5, bias=bias, visible=visible
-        )
-    torch.testing.assert_close(found.transpose(1, 2), expected, rtol=1e-4, atol=1e-5)
+        found = flex_clipped_attention(query.float(), key.float(), value.float(), clipping, **how)
+    torch.testing.assert_close(found.transpose(1, 2).double(), expected[0], rtol=1e-3, atol=1e-4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex, "_uncompiled", lambda: flex_stand_in)
+        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+        context = flex_clipped_attention(*leaves, clipping, **how).transpose(1, 2)
+        outer = torch.linspace(-1, 1, context.numel(), dtype=context.dtype).view_as(context)
+        slopes = torch.autograd.grad(context, leaves, outer)
+    for one, other in zip([context, *slopes], expected, strict=True):
+        close = (one - other).abs() <= 1e-5 * (1 + other.abs())  # gamma is float32 there
+        assert float(close.double().mean()) > 0.97
 
 
 @pytest.mark.parametrize("name", [*PAPER, "llama"])
@@ -292,6 +318,113 @@ def test_function_transforms_and_forward_derivatives_go_step_by_step():
         torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, slope)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"mask": (1, 1, 20, 12)},  # more rows than queries
+        {"mask": (1, 5, 9, 12)},  # other heads
+        {"value": (1, 2, 13, WIDTH)},  # more values than keys
+        {"mask": (2, 1, 9, 12)},  # a batch of its own
+        {"key": (2, 2, 12, WIDTH), "value": (2, 2, 12, WIDTH)},
+    ],
+    ids=["rows", "heads", "values", "batch", "keys"],
+)
+def test_shapes_that_do_not_fit_are_not_cut_to_fit(shapes):
+    sizes = {"query": (1, 2, 9, WIDTH), "key": (1, 2, 12, WIDTH), "value": (1, 2, 12, WIDTH)} | shapes
+    tensors = [torch.randn(sizes[name]) for name in ("query", "key", "value")]
+    mask = torch.zeros(sizes["mask"]) if "mask" in sizes else None
+    core = core_for(qf.ClippedSoftmax(), 2).float()
+
+    def attempt(**how):
+        try:
+            return core(*tensors, mask, **how)[0]
+        except RuntimeError as error:
+            return type(error)
+
+    found, expected = attempt(weights=False), attempt(weights=True)
+    assert type(found) is type(expected)
+    if isinstance(found, torch.Tensor):
+        torch.testing.assert_close(found, expected)
+
+
+def test_tensors_without_memory_of_their_own_go_step_by_step():
+    core = core_for(qf.ClippedSoftmax(gamma=-0.01), 2).float()
+    tensors = [torch.randn(1, 2, 9, WIDTH) for _ in range(3)]
+    traced = make_fx(lambda *given_tensors: core(*given_tensors, weights=False)[0])(*tensors)
+    others = [torch.randn(1, 2, 9, WIDTH) for _ in range(3)]
+    torch.testing.assert_close(traced(*others), core(*others, weights=False)[0])
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) for x in tensors]
+        assert core(*fake, weights=False)[0].shape == (1, 9, 2, WIDTH)
+    with torch.device("meta"):
+        assert core(*tensors, weights=False)[0].isfinite().all()
+    meta = [x.to("meta") for x in tensors]
+    assert core(*meta, torch.ones(9, 9, dtype=torch.bool, device="meta"), weights=False)[0].shape == (1, 9, 2, WIDTH)
+
+
+def test_a_mask_that_is_written_into_before_the_backward_pass_is_noticed():
+    tensors = [torch.randn(1, 2, 9, WIDTH, requires_grad=True) for _ in range(3)]
+    mask = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
+    context = clipped_attention(*tensors, Clipping(-0.01), scaling=1.0, mask=mask)
+    mask.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        context.sum().backward()
+
+
+def test_dropping_everything_leaves_nothing():
+    tensors = [torch.randn(1, 2, 9, WIDTH, requires_grad=True) for _ in range(3)]
+    context = clipped_attention(*tensors, Clipping(-0.01, dropout=1.0), scaling=1.0)
+    assert (context == 0).all()
+    assert all((x == 0).all() for x in torch.autograd.grad(context.sum(), tensors))
+
+
+def test_dropout_is_the_same_for_any_number_of_threads_and_in_a_checkpoint():
+    tensors = [torch.randn(2, 4, 9, WIDTH, requires_grad=True) for _ in range(3)]
+
+    def attend(*given_tensors):
+        return clipped_attention(*given_tensors, Clipping(-0.01, dropout=0.3), scaling=1.0)
+
+    def gradients(call):
+        torch.manual_seed(3)
+        context = call(*tensors)
+        return [context, *torch.autograd.grad(context.square().sum(), tensors)]
+
+    expected, threads = gradients(attend), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for one, other in zip(gradients(attend), expected, strict=True):
+            torch.testing.assert_close(one, other)
+    finally:
+        torch.set_num_threads(threads)
+    again = gradients(lambda *given_tensors: checkpoint(attend, *given_tensors, use_reentrant=False))
+    for one, other in zip(again, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_gamma_that_learns_gets_its_gradient():
+    class Learned(ClippedSoftmaxNormalizer):
+        def __init__(self):
+            super().__init__(qf.ClippedSoftmax(gamma=-0.01))
+            self.low = nn.Parameter(torch.tensor(-0.01, dtype=torch.float64))
+
+        def gamma(self, n_keys, dtype):
+            return self.low
+
+    core = core_for(qf.ClippedSoftmax(gamma=-0.01), 2)
+    core.normalizer = Learned()
+    core(*(torch.randn(1, 2, 9, WIDTH, dtype=torch.float64) for _ in range(3)), weights=False)[0].sum().backward()
+    assert core.normalizer.low.grad is not None
+
+
+def test_a_forward_of_one_normalizer_alone_is_not_passed_by():
+    core = core_for(qf.Softmax(), 1)
+    tensors = [torch.randn(1, 1, 5, WIDTH, dtype=torch.float64) for _ in range(3)]
+    whole, _ = core(*tensors, weights=False)
+    usual = core.normalizer.forward
+    core.normalizer.forward = lambda scores, visible=None: usual(scores, visible) / 2
+    torch.testing.assert_close(core(*tensors, weights=False)[0], whole / 2)
+
+
 def test_keys_that_no_row_sees_are_not_computed(monkeypatch):
     """A causal mask halves the work: products are as wide as what their rows can see."""
     widths = []
@@ -299,8 +432,7 @@ def test_keys_that_no_row_sees_are_not_computed(monkeypatch):
     monkeypatch.setattr(torch, "bmm", lambda a, b, **how: widths.append(a.shape[-1]) or product(a, b, **how))
     tensors = [torch.randn(1, 1, 16, WIDTH) for _ in range(3)]
     visible = torch.ones(16, 16, dtype=torch.bool).tril()
-    bias = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
-    clipped_attention(*tensors, Clipping(-0.1), scaling=1.0, bias=bias, visible=visible)
+    clipped_attention(*tensors, Clipping(-0.1), scaling=1.0, mask=visible)
     assert widths == [4, 8, 12, 16]
 
 
@@ -310,7 +442,7 @@ def test_warm_up_moves_the_fused_way_too():
     tensors = [torch.randn(1, 1, 6, WIDTH) for _ in range(3)]
 
     def attend():
-        return normalizer.attend(*tensors, scaling=1.0, bias=None, visible=None, dropout=0.0)
+        return normalizer.attend(*tensors, scaling=1.0, mask=None, causal=None, dropout=0.0)
 
     start = attend()
     torch.testing.assert_close(start, nn.functional.scaled_dot_product_attention(*tensors, scale=1.0))

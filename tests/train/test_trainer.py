@@ -69,8 +69,9 @@ def test_accumulating_gradients_changes_nothing(prose, tmp_path, task):
 
 
 def test_layer_norms_decay_only_if_asked_and_gates_have_a_rate_of_their_own(prose, tmp_path):
-    def groups(**optimizer):
-        recipe = tiny_recipe("causal", prose, optimizer={"weight_decay": 0.1, **optimizer}, attention=GATED)
+    def groups(normalizer="softmax", **optimizer):
+        attention = GATED | {"normalizer": normalizer}
+        recipe = tiny_recipe("causal", prose, optimizer={"weight_decay": 0.1, **optimizer}, attention=attention)
         trainer = trainer_for(recipe, tmp_path)
         names = {parameter: name for name, parameter in trainer.model.named_parameters()}
         made = trainer.create_optimizer().param_groups
@@ -90,6 +91,8 @@ def test_layer_norms_decay_only_if_asked_and_gates_have_a_rate_of_their_own(pros
         name for name in plain if "layer_norm" in name
     }
     assert {rate for rate, _ in third.values()} == {1e-3, 5e-3}
+    sinks = groups(learning_rate=1e-3, gate_factor=10.0, norm_factor=5.0, normalizer="learned_sink")
+    assert {rate for name, (rate, _) in sinks.items() if f".{CORE}." in name} == {1e-2}
 
 
 def test_the_activation_penalty_is_its_formula(prose, tmp_path):

@@ -10,15 +10,15 @@ factor c goes to the rows of the output.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from quietformer.attention.masks import Causal
-from quietformer.attention.normalizer import accumulation_dtype
+from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.attention.masks import Causal, read_mask
 from quietformer.attention.rows import Bounds, gradients_, weights_
 
 BLOCK_WEIGHTS = 2**19
@@ -44,16 +44,15 @@ def clipped_attention(
     clipping: Clipping,
     *,
     scaling: float,
-    bias: Tensor | None = None,
-    visible: Tensor | None = None,
+    mask: Tensor | None = None,
     causal: Causal | None = None,
 ) -> Tensor:
-    """The context (B, H, Q, D). Bias and visible keys broadcast over (B, H, Q, K); a hidden key has the lowest bias."""
+    """The context (B, H, Q, D); a mask broadcasts over (B, H, Q, K)."""
     dtype = accumulation_dtype(query_BHQD.dtype)
     query, key, value = (x.to(dtype) for x in (query_BHQD, key_BHKD, value_BHKD))
-    work = _Work(clipping, scaling, bias, visible, causal)
+    work = _Work(clipping, scaling, causal)
     with torch.autocast(query.device.type, enabled=False):
-        context: Tensor = _ClippedAttention.apply(query, key, value, work)  # type: ignore[no-untyped-call]
+        context: Tensor = _ClippedAttention.apply(query, key, value, mask, work)  # type: ignore[no-untyped-call]
     return context.to(query_BHQD.dtype)
 
 
@@ -77,17 +76,17 @@ class _Block:
 
 class _ClippedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, work: _Work) -> Tensor:
-        ctx.save_for_backward(query, key, value)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, work: _Work) -> Tensor:
+        ctx.save_for_backward(query, key, value, mask)
         ctx.work = work
         n_batch, n_heads, n_queries, _ = query.shape
         # In memory as (B, Q, H, D): what comes next joins the heads.
         context = query.new_empty(n_batch, n_queries, n_heads, value.shape[-1]).transpose(1, 2)
-        work.begin(query, key, buffers=1)
+        work.begin(query, key, mask, buffers=1)
         for block in work.blocks:
             weights_nrk = work.scores(block, query, key)
             weights_(weights_nrk, work.bounds(block))
-            work.drop_(weights_nrk)
+            work.drop_(block, weights_nrk)
             product_nrD = torch.bmm(weights_nrk, value[block.sequence, block.heads, block.keys])
             context[block.sequence, block.heads, block.rows] = work.stretched_(block, product_nrD)
         work.end()
@@ -97,17 +96,17 @@ class _ClippedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_context: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(grad_context.device.type, enabled=False):
-            query, key, value = ctx.saved_tensors
-            return *_backward(query, key, value, grad_context, ctx.work), None
+            query, key, value, mask = ctx.saved_tensors
+            return *_backward(query, key, value, mask, grad_context, ctx.work), None, None
 
 
 def _backward(
-    query: Tensor, key: Tensor, value: Tensor, grad_context: Tensor, work: _Work
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, grad_context: Tensor, work: _Work
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
     grad_query = torch.empty_like(query)
     grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
-    work.begin(query, key, buffers=3)
+    work.begin(query, key, mask, buffers=3)
     whole: tuple[int, slice] | None = None
     for block in work.blocks:
         b, heads, rows, keys = block.sequence, block.heads, block.rows, block.keys
@@ -119,7 +118,7 @@ def _backward(
         weights_nrk, grad_nrk = work.buffer(block, 1), work.buffer(block, 2)
         outer_nrD = work.stretched_(block, grad_context[b, heads, rows].clone(memory_format=torch.contiguous_format))
         torch.bmm(outer_nrD, value[b, heads, keys].transpose(1, 2), out=grad_nrk)
-        kept = work.drop_(grad_nrk)
+        kept = work.drop_(block, grad_nrk)
         gradients_(scores_nrk, weights_nrk, grad_nrk, work.bounds(block))
         if kept is not None:
             weights_nrk.mul_(kept)
@@ -135,24 +134,22 @@ def _backward(
 class _Work:
     """What forward and backward do alike to each block, and the buffers they do it in."""
 
-    def __init__(
-        self, clipping: Clipping, scaling: float, bias: Tensor | None, visible: Tensor | None, causal: Causal | None
-    ) -> None:
-        self.clipping, self.scaling, self.bias, self._visible, self.causal = clipping, scaling, bias, visible, causal
+    def __init__(self, clipping: Clipping, scaling: float, causal: Causal | None) -> None:
+        self.clipping, self.scaling, self.causal = clipping, scaling, causal
+        self.mask: Tensor | None = None
         self.seed = int(torch.randint(2**62, ())) if clipping.dropout else 0
         self.blocks: list[_Block] = []
         self._buffers: list[Tensor] = []
 
-    def begin(self, query: Tensor, key: Tensor, *, buffers: int) -> None:
+    def begin(self, query: Tensor, key: Tensor, mask: Tensor | None, *, buffers: int) -> None:
+        self.mask = mask
         if not self.blocks:
-            self.blocks = list(_blocks(query.shape, key.shape[2], self._visible, self.causal))
+            self.blocks = list(self._split(query.shape, key.shape[2]))
         largest = max((_size(block) for block in self.blocks), default=0)
         self._buffers = [query.new_empty(largest) for _ in range(buffers)]
-        if self.clipping.dropout:
-            self._generator = torch.Generator(query.device).manual_seed(self.seed)
 
     def end(self) -> None:
-        self._buffers = []
+        self._buffers, self.mask = [], None
 
     def buffer(self, block: _Block, place: int) -> Tensor:
         return self._buffers[place][: _size(block)].view(block.shape)
@@ -162,17 +159,15 @@ class _Work:
         rows_nrD = query[block.sequence, block.heads, block.rows]
         keys_nDk = key[block.sequence, block.heads, block.keys].transpose(1, 2)
         torch.baddbmm(scores_nrk, rows_nrD, keys_nDk, beta=0, alpha=self.scaling, out=scores_nrk)
-        if self.bias is not None:
-            scores_nrk.add_(block.part(self.bias))
-        elif self.causal is not None and (seen := self.visible(block)) is not None:
-            scores_nrk.masked_fill_(~seen, torch.finfo(scores_nrk.dtype).min)
-        return scores_nrk
+        bias, _ = self._masked(block, scores_nrk.dtype)
+        return scores_nrk if bias is None else scores_nrk.add_(bias)
 
-    def visible(self, block: _Block) -> Tensor | None:
-        """Which keys the rows of a block see, as (n or 1, r or 1, k or 1); None: all."""
-        if self.causal is None:
-            return None if self._visible is None else block.part(self._visible)
-        return self.causal.visible(slice(block.sequence, block.sequence + 1), block.rows, block.keys)[0]
+    def _masked(self, block: _Block, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """What is added to the scores of a block and what its rows see, each (n or 1, r or 1, k or 1): made block by block."""
+        part = None if self.mask is None else block.part(self.mask)
+        if self.causal is not None:
+            part = self.causal.visible(slice(block.sequence, block.sequence + 1), block.rows, block.keys)[0]
+        return read_mask(part, _length(block.keys), dtype)
 
     def bounds(self, block: _Block) -> Bounds:
         """t and 1/c; without an upper stretch nothing reaches the latter."""
@@ -183,17 +178,49 @@ class _Work:
     def stretched_(self, block: _Block, rows_nrD: Tensor) -> Tensor:
         """Rows times c, and 0 where a row sees no key."""
         rows_nrD.mul_(self.clipping.zeta - self._gamma(block))
-        seen = self.visible(block)
+        _, seen = self._masked(block, rows_nrD.dtype)
         return rows_nrD if seen is None else rows_nrD.mul_(seen.any(-1, keepdim=True))
 
-    def drop_(self, weights_nrk: Tensor) -> Tensor | None:
-        """Dropout with the same choice in both passes; gives what was multiplied with."""
+    def drop_(self, block: _Block, weights_nrk: Tensor) -> Tensor | None:
+        """Dropout with the same choice in both passes, whatever heads a block has; gives what was multiplied with."""
         if not self.clipping.dropout:
             return None
         kept = 1 - self.clipping.dropout
-        chosen = torch.empty_like(weights_nrk).bernoulli_(kept, generator=self._generator).div_(kept)
-        weights_nrk.mul_(chosen)
+        chosen = torch.empty_like(weights_nrk)
+        generator = torch.Generator(weights_nrk.device)
+        for place, head in enumerate(range(block.heads.start, block.heads.stop)):
+            # A hash of where the rows are: equal numbers from neighbouring seeds would be equal choices.
+            generator.manual_seed(hash((self.seed, block.sequence, head, block.rows.start)) & (2**63 - 1))
+            chosen[place].bernoulli_(kept, generator=generator)
+        weights_nrk.mul_(chosen.div_(kept) if kept else chosen)
         return chosen
+
+    def _split(self, shape: torch.Size, n_keys: int) -> Iterator[_Block]:
+        """In the order of sequences, heads and rows."""
+        n_batch, n_heads, n_queries, _ = shape
+        rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
+        heads = min(n_heads, max(1, torch.get_num_threads() * BLOCK_WEIGHTS // max(1, rows * n_keys)))
+        for sequence in range(n_batch):
+            spans = [
+                self._seen(
+                    _Block(sequence, slice(0, n_heads), slice(begin, min(begin + rows, n_queries)), slice(0, n_keys))
+                )
+                for begin in range(0, n_queries, rows)
+            ]
+            for head in range(0, n_heads, heads):
+                for block in spans:
+                    yield replace(block, heads=slice(head, min(head + heads, n_heads)))
+
+    def _seen(self, block: _Block) -> _Block:
+        """From the first to the last key that one of the rows sees: a causal mask halves the work."""
+        n_keys = block.keys.stop
+        if self.causal is not None:
+            return replace(block, keys=slice(0, min(n_keys, max(1, block.rows.stop + self.causal.offset))))
+        _, visible = self._masked(block, torch.float32)
+        if visible is None:
+            return block
+        seen = visible.flatten(0, -2).any(0).expand(n_keys).nonzero()
+        return replace(block, keys=slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1))
 
     def _gamma(self, block: _Block) -> Tensor | float:
         gamma = self.clipping.gamma
@@ -202,33 +229,6 @@ class _Work:
             if gamma.numel() == 1:
                 return float(gamma)
         return gamma
-
-
-def _blocks(shape: torch.Size, n_keys: int, visible: Tensor | None, causal: Causal | None) -> Iterator[_Block]:
-    """In the order of sequences, heads and rows."""
-    n_batch, n_heads, n_queries, _ = shape
-    rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
-    heads = min(n_heads, max(1, torch.get_num_threads() * BLOCK_WEIGHTS // max(1, rows * n_keys)))
-    for sequence in range(n_batch):
-        spans = list(_spans(sequence, n_queries, rows, n_keys, visible, causal))
-        for head in range(0, n_heads, heads):
-            for some, keys in spans:
-                yield _Block(sequence, slice(head, min(head + heads, n_heads)), some, keys)
-
-
-def _spans(
-    sequence: int, n_queries: int, rows: int, n_keys: int, visible: Tensor | None, causal: Causal | None
-) -> Iterator[tuple[slice, slice]]:
-    """The rows of each block, and from the first to the last key that one of them sees: a causal mask halves the work."""
-    for first in range(0, n_queries, rows):
-        block = _Block(sequence, slice(None), slice(first, min(first + rows, n_queries)), slice(0, n_keys))
-        keys = block.keys
-        if causal is not None:
-            keys = slice(0, min(n_keys, max(1, block.rows.stop + causal.offset)))
-        elif visible is not None:
-            seen = block.part(visible).flatten(0, -2).any(0).expand(n_keys).nonzero()
-            keys = slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1)
-        yield block.rows, keys
 
 
 def _length(part: slice) -> int:

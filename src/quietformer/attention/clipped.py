@@ -9,19 +9,20 @@ from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from quietformer.attention.blocked import Clipping, clipped_attention
+from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.flex import flex_clipped_attention
-from quietformer.attention.masks import Causal
-from quietformer.attention.normalizer import Normalizer, accumulation_dtype
+from quietformer.attention.masks import Causal, read_mask
+from quietformer.attention.normalizer import Normalizer
 from quietformer.attention.softmax import masked_softmax
 from quietformer.errors import QuietformerError
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
 DEFAULT_ALPHA = 4.0
 WORTH_BLOCKS = 2**16
-"""Weights of a sequence below which blocks cost more than they save."""
+"""Weights of a sequence below which it costs less to hold them."""
 IDLE_FORWARDS = 200
 """Training forwards without progress after which a warm-up says that nobody moves it."""
 
@@ -38,6 +39,25 @@ def count_keys(visible: Tensor, by: Literal["sequence", "row"]) -> Tensor:
     """
     counted = visible if by == "row" else visible.any(dim=-2, keepdim=True)
     return counted.sum(dim=-1, keepdim=True)
+
+
+def fits(query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: Tensor | None) -> bool:
+    """Whether shapes are what they should be and the weights are many; the rest is for the plain core to take or refuse."""
+    n_batch, n_heads, n_queries, _ = query_BHQD.shape
+    n_keys = key_BHKD.shape[2]
+    shape = (n_batch, n_heads, n_queries, n_keys)
+    alike = key_BHKD.shape[:2] == (n_batch, n_heads) and value_BHKD.shape[:3] == key_BHKD.shape[:3]
+    sizes = () if mask is None else mask.shape
+    broadcast = len(sizes) <= 4 and all(
+        size in (1, whole) for size, whole in zip(reversed(sizes), reversed(shape), strict=False)
+    )
+    return alike and broadcast and n_heads * n_queries * n_keys >= max(1, WORTH_BLOCKS)
+
+
+def blocks_can_take(*tensors: Tensor) -> bool:
+    """Tensors with memory of their own, and nobody who has to see each operation."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return not watched and all(type(x) in (Tensor, nn.Parameter) and x.device.type != "meta" for x in tensors)
 
 
 class ClippedSoftmaxNormalizer(Normalizer):
@@ -102,25 +122,26 @@ class ClippedSoftmaxNormalizer(Normalizer):
         value_BHKD: Tensor,
         *,
         scaling: float,
-        bias: Tensor | None,
-        visible: Tensor | None,
+        mask: Tensor | None,
         causal: Causal | None,
         dropout: float,
     ) -> Tensor | None:
-        _, n_heads, n_queries, _ = query_BHQD.shape
-        n_keys = key_BHKD.shape[2]
+        tensors = (query_BHQD, key_BHKD, value_BHKD)
         flexible = query_BHQD.is_cuda and not dropout
-        if not flexible and (torch.compiler.is_compiling() or n_heads * n_queries * n_keys < WORTH_BLOCKS):
+        if not fits(*tensors, mask) or not (flexible or blocks_can_take(*tensors)):
             return None
         self._notice_idle_warmup()
         dtype = accumulation_dtype(query_BHQD.dtype)
-        counted = None if causal is None else causal.count(self.spec.keys)
-        gamma = self._gamma_for(n_keys, visible, dtype) if counted is None else self.gamma(counted, dtype)
+        if causal is None:
+            _, visible = read_mask(mask, key_BHKD.shape[2], dtype)
+            gamma = self._gamma_for(key_BHKD.shape[2], visible, dtype)
+        else:
+            gamma = self.gamma(causal.count(self.spec.keys), dtype)
+        if isinstance(gamma, Tensor) and gamma.requires_grad:
+            return None
         clipping = Clipping(gamma, self.spec.zeta, dropout)
         attention = flex_clipped_attention if flexible else clipped_attention
-        return attention(
-            query_BHQD, key_BHKD, value_BHKD, clipping, scaling=scaling, bias=bias, visible=visible, causal=causal
-        )
+        return attention(*tensors, clipping, scaling=scaling, mask=mask, causal=causal)
 
     def _gamma_for(self, n_keys: int, visible: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         return self.gamma(n_keys if visible is None else count_keys(visible, self.spec.keys), dtype)

@@ -14,15 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from quietformer.attention.masks import LateMask
-from quietformer.attention.normalizer import Normalizer, accumulation_dtype
+from quietformer.attention.masks import LateMask, read_mask
+from quietformer.attention.normalizer import Normalizer
 from quietformer.errors import UnsupportedModelError
 from quietformer.specs import AttentionSpec, HeadGeometry
 
 TAPS = ("query", "key", "value", "scores", "probabilities", "gate", "context")
-
-HIDDEN_BELOW = -9e3
-"""An additive mask at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
 
 _plain: ContextVar[bool] = ContextVar("plain_attention", default=False)
 
@@ -112,7 +109,7 @@ class AttentionCore(nn.Module):
 
     def _unwatched(self) -> bool:
         """Whether nothing but the context leaves the core: no recorder or quantizer wants scores or probabilities."""
-        if _spelled_out() or not _has_own_attend(type(self.normalizer)):
+        if _spelled_out() or not _has_own_attend(type(self.normalizer)) or "forward" in vars(self.normalizer):
             return False
         taps: list[nn.Module] = [self.taps["scores"], self.taps["probabilities"]]
         return all(type(tap) is nn.Identity for tap in taps) and not any(
@@ -136,20 +133,17 @@ class AttentionCore(nn.Module):
             causal = mask.causal if position_bias is None else None
             if mask.causal is None and mask.padding_BK is not None:
                 mask = mask.padding_BK[:, None, None]
-        bias, visible = read_mask(None if causal else mask, key_BHKD.shape[-2], query_BHQD.dtype)
-        if position_bias is not None:
-            bias = position_bias.to(accumulation_dtype(query_BHQD.dtype)) + (0.0 if bias is None else bias)
-        if bias is not None and bias.requires_grad and torch.is_grad_enabled():
-            return None
+        if causal is not None:
+            mask = None
+        elif position_bias is not None:
+            bias, _ = read_mask(mask, key_BHKD.shape[-2], query_BHQD.dtype)
+            mask = position_bias if bias is None else position_bias + bias
+        if mask is not None:
+            mask = mask[..., : key_BHKD.shape[-2]]  # a static cache makes the mask longer than the keys
+            if mask.requires_grad and torch.is_grad_enabled():
+                return None
         return self.normalizer.attend(
-            query_BHQD,
-            key_BHKD,
-            value_BHKD,
-            scaling=scaling,
-            bias=bias,
-            visible=visible,
-            causal=causal,
-            dropout=dropout,
+            query_BHQD, key_BHKD, value_BHKD, scaling=scaling, mask=mask, causal=causal, dropout=dropout
         )
 
     def _gated(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
@@ -213,22 +207,12 @@ def apply_mask(scores_BHQK: Tensor, mask: Tensor | None, position_bias: Tensor |
     return masked_BHQK, visible
 
 
-def read_mask(mask: Tensor | None, n_keys: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """What a mask adds to the scores, in float32 or wider, and which keys are visible; both broadcast over (B, H, Q, K)."""
-    if mask is None:
-        return None, None
-    dtype = accumulation_dtype(dtype)
-    mask = mask[..., :n_keys]  # a static cache makes the mask longer than the keys
-    visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
-    bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
-    # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
-    # overwritten. Filled into the mask, which has no heads: an addition is then the cheapest thing to do to scores.
-    return torch.where(visible, bias, torch.finfo(dtype).min), visible
-
-
 @contextlib.contextmanager
 def plain_attention() -> Iterator[None]:
-    """Within it every core computes its weights one operation after the other: to compare with, or for second derivatives."""
+    """Within it every core computes its weights one operation after the other: to compare with, or for second derivatives.
+
+    For this thread, and not for what torch.compile has compiled; a checkpointed forward wants its backward within it too.
+    """
     token = _plain.set(True)
     try:
         yield
@@ -251,7 +235,8 @@ def _spelled_out() -> bool:
     tracing = torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
     # Neither torch.func nor forward-mode derivatives know how to go through a function of our own.
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    return _plain.get() or tracing or transformed
+    hooked = bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
+    return _plain.get() or tracing or transformed or hooked
 
 
 def _thread() -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from quietformer.attention.blocked import Clipping
-from quietformer.attention.masks import Causal
+from quietformer.attention.masks import Causal, read_mask
 
 
 def flex_clipped_attention(
@@ -27,8 +27,7 @@ def flex_clipped_attention(
     clipping: Clipping,
     *,
     scaling: float,
-    bias: Tensor | None = None,
-    visible: Tensor | None = None,
+    mask: Tensor | None = None,
     causal: Causal | None = None,
 ) -> Tensor:
     """The context (B, H, Q, D); the clipping has no dropout here."""
@@ -36,6 +35,7 @@ def flex_clipped_attention(
 
     attend = _compiled() if query_BHQD.is_cuda else _uncompiled()
     shape = (*query_BHQD.shape[:3], key_BHKD.shape[2])
+    bias, visible = read_mask(mask, shape[-1], torch.float32)
     gamma: Tensor = torch.as_tensor(clipping.gamma, dtype=torch.float32, device=query_BHQD.device)
     gamma = gamma.expand(*shape[:3], 1)[..., 0]
     offsets = None if bias is None else bias.expand(shape)
@@ -73,7 +73,7 @@ def flex_clipped_attention(
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(_uncompiled(), dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(_uncompiled())
     return compiled
 
 

@@ -11,12 +11,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from quietformer.attention.normalizer import accumulation_dtype
+from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.errors import SpecError
 from quietformer.specs import GateSpec, HeadGeometry, gates
 
 PRETRAINED_WEIGHT_STD = 0.01
 """The paper's spread of gate weights when fine-tuning: small, so that the gate starts near its bias."""
+
+FEW_OUTPUTS = 64
+"""Of all heads: with more of them the zeros of one product for all cost more than products for each."""
 
 
 class SigmoidGateSpec(GateSpec):
@@ -80,6 +83,9 @@ def for_all_features(weight_Hfn: Tensor) -> Tensor:
 
 def per_head(inputs_BQd: Tensor, weight_Hfn: Tensor, bias_Hn: Tensor) -> Tensor:
     """Each head's map of its slice of the input, as the paper has it: (B, Q, H, n)."""
+    if bias_Hn.numel() > FEW_OUTPUTS:
+        x_BQHf = inputs_BQd.reshape(*inputs_BQd.shape[:-1], *weight_Hfn.shape[:2])
+        return torch.einsum("bqhf,hfn->bqhn", x_BQHf, weight_Hfn) + bias_Hn
     mapped = nn.functional.linear(inputs_BQd, for_all_features(weight_Hfn), bias_Hn.flatten())
     return mapped.reshape(*mapped.shape[:-1], *bias_Hn.shape)
 
@@ -166,9 +172,7 @@ class ElementwiseGateModule(Gate):
         self.bias = self._bias(geometry.n_heads, geometry.d_value)
 
     def logits(self, inputs_BQd: Tensor) -> Tensor:
-        # As wide as the output: here a product for each head is the cheaper way.
-        x_BQHf = inputs_BQd.reshape(*inputs_BQd.shape[:-1], *self.weight.shape[:2])
-        return torch.einsum("bqhf,hfd->bqhd", x_BQHf, self.weight) + self.bias
+        return per_head(inputs_BQd, self.weight, self.bias)
 
 
 @gates.register("elementwise")

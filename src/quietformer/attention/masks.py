@@ -17,6 +17,24 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, eager_mask
 
+from quietformer.attention.dtypes import accumulation_dtype
+
+HIDDEN_BELOW = -9e3
+"""An additive mask at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
+
+
+def read_mask(mask: Tensor | None, n_keys: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """What a mask adds to the scores, in float32 or wider, and which keys are visible; both broadcast over (B, H, Q, K)."""
+    if mask is None:
+        return None, None
+    dtype = accumulation_dtype(dtype)
+    mask = mask[..., :n_keys]  # a static cache makes the mask longer than the keys
+    visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
+    bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
+    # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
+    # overwritten. Filled into the mask, which has no heads: an addition is then the cheapest thing to do to scores.
+    return torch.where(visible, bias, torch.finfo(dtype).min), visible
+
 
 @dataclass(frozen=True)
 class Causal:
@@ -60,9 +78,10 @@ class Causal:
 
 
 class LateMask(Tensor):
-    """A mask in its shape and dtype, without its numbers."""
+    """A mask in its shape and dtype, without its numbers; once something has looked at them it is an ordinary mask."""
 
     make: Callable[[], Tensor]
+    made: Tensor | None
     causal: Causal | None  # or every query sees all that is no padding
     padding_BK: Tensor | None
 
@@ -72,14 +91,20 @@ class LateMask(Tensor):
         causal: Causal | None, padding_BK: Tensor | None,
     ) -> LateMask:  # fmt: skip
         late: LateMask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        late.make, late.causal, late.padding_BK = make, causal, padding_BK
+        late.make, late.made, late.causal, late.padding_BK = make, None, causal, padding_BK
         return late
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
 
+    def ordinary(self) -> Tensor:
+        """The mask with its numbers, from now on the same tensor every time: somebody may write into it."""
+        if self.made is None:
+            self.made, self.causal, self.padding_BK = self.make(), None, None
+        return self.made
+
     def __deepcopy__(self, memo: Any) -> Tensor:
-        return self.make()
+        return self.ordinary().clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"LateMask({tuple(self.shape)}, causal={self.causal is not None})"
@@ -88,7 +113,7 @@ class LateMask(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        made = tree_map(lambda x: x.make() if isinstance(x, LateMask) else x, (args, kwargs or {}))
+        made = tree_map(lambda x: x.ordinary() if isinstance(x, LateMask) else x, (args, kwargs or {}))
         return func(*made[0], **made[1])
 
 
@@ -118,7 +143,8 @@ def late_mask(
     plain = mask_function is causal_mask_function or mask_function is bidirectional_mask_function
     known = isinstance(q_offset, int) and isinstance(kv_offset, int) and kv_offset == 0
     readable = attention_mask is None or (attention_mask.dim() == 2 and attention_mask.shape == (batch_size, kv_length))
-    if not (plain and known and readable) or q_length == 1 or kwargs.get("use_vmap") or _traced():
+    late = q_length > 1 and not kwargs.get("use_vmap") and torch.device(device).type != "meta" and not _traced()
+    if not (plain and known and readable and late):
         made: Tensor | None = make()
         return made
     padding_BK = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(device, torch.bool)

@@ -4,15 +4,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from quietformer.attention.masks import Causal
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for half precisions, and never narrower than the input (gradcheck needs float64)."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 class Normalizer(nn.Module):
@@ -29,15 +23,13 @@ class Normalizer(nn.Module):
         value_BHKD: Tensor,
         *,
         scaling: float,
-        bias: Tensor | None,
-        visible: Tensor | None,
+        mask: Tensor | None,
         causal: Causal | None,
         dropout: float,
     ) -> Tensor | None:
         """The context (B, H, Q, D) without the weights ever being held; None where computing them is as good.
 
-        `bias` is added to the scores, in float32 or wider and the lowest number where a key is hidden; a causal mask comes by
-        itself, with neither, or not at all.
+        Of the mask, which is added to the scores or says what is visible, and the causal one there is one at most.
         """
         return None
 

@@ -28,8 +28,8 @@ class Bounds:
 
     def for_each(self, rows_nr: torch.Size) -> tuple[Tensor, Tensor]:
         """One of each for each row, as float32."""
-        high = torch.inf if self.high is None else self.high
-        low, high = (torch.as_tensor(bound, dtype=torch.float32).expand(*rows_nr, 1) for bound in (self.low, high))
+        bounds = (self.low, torch.inf if self.high is None else self.high)
+        low, high = (torch.as_tensor(bound, dtype=torch.float32, device="cpu").expand(*rows_nr, 1) for bound in bounds)
         return low.contiguous(), high.contiguous()
 
 
@@ -70,7 +70,9 @@ def _clip(probs_nrk: Tensor, bounds: Bounds, *, out: Tensor) -> None:
 
 
 def _compiled_for(x: Tensor) -> ctypes.CDLL | None:
-    return compiled_rows() if x.dtype == torch.float32 and x.device.type == "cpu" else None
+    """What is compiled writes where it is told: only for memory that is there, as long as it is thought to be."""
+    whole = x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous() and type(x) is Tensor
+    return compiled_rows() if whole and torch._C._len_torch_dispatch_stack() == 0 else None
 
 
 @cache

@@ -10,8 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.fused import sink_attention
-from quietformer.attention.normalizer import Normalizer, accumulation_dtype
+from quietformer.attention.normalizer import Normalizer
 from quietformer.attention.softmax import without_blind_rows
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
@@ -37,9 +38,7 @@ class LearnedSinkNormalizer(Normalizer):
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softmax_with_sink(scores_BHQK, self.logit.view(-1, 1, 1), visible)
 
-    def attend(
-        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, *, visible: Tensor | None, **how: Any
-    ) -> Tensor:
+    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor:
         return sink_attention(query_BHQD, key_BHKD, value_BHKD, self.logit, **how)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.fused import softmax_attention
-from quietformer.attention.normalizer import Normalizer, accumulation_dtype
+from quietformer.attention.normalizer import Normalizer
 from quietformer.specs import HeadGeometry, NormalizerSpec, normalizers
 
 

@@ -20,9 +20,7 @@ class Softmax1Normalizer(Normalizer):
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softmax_with_sink(scores_BHQK, scores_BHQK.new_zeros(()), visible)
 
-    def attend(
-        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, *, visible: Tensor | None, **how: Any
-    ) -> Tensor:
+    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor:
         return sink_attention(query_BHQD, key_BHKD, value_BHKD, None, **how)
 
 

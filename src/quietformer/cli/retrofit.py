@@ -48,7 +48,7 @@ def retrofit(
     ),
     site: str = typer.Option("ffn_output", "--site", metavar="SITE", help="Which activations the penalty is on."),
     ranges: float | None = typer.Option(
-        None, "--ranges", min=0.0, help="Strength of the penalty on wide ranges around norms; by default of post-norm encoders."
+        None, "--ranges", min=0.0, help="Strength of the penalty on wide ranges around norms: 1 for post-norm encoders, else 0."
     ),
     rounding: float = typer.Option(
         0.3, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from transformers.pytorch_utils import Conv1D
 
-from quietformer.attention.core import HIDDEN_BELOW, AttentionCore
+from quietformer.attention.core import AttentionCore
+from quietformer.attention.masks import HIDDEN_BELOW
 from quietformer.quant.quantizer import Quantizer
 
 ACTIVATION_FUNCTIONS = {

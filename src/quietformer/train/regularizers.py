@@ -107,8 +107,8 @@ class RangePenalty(RegularizerSpec):
     What a tensor loses in INT8 goes with its range over its spread, whatever its size.
     """
 
-    strength: float = Field(default=0.5, gt=0)
-    deviations: float = Field(default=8.0, gt=0, description="values up to so many cost nothing")
+    strength: float = Field(default=1.0, gt=0)
+    deviations: float = Field(default=7.0, gt=0, description="values up to so many cost nothing")
     sites: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         default=("attention_norm.input", "attention_norm", "ffn_norm.input"),
         description="outputs of these, or with .input what goes in",

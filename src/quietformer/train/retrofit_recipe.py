@@ -85,8 +85,10 @@ def retrofit_recipe(
         if ranges is None
         else ranges
     )
-    if ranged:
-        terms.append(RangePenalty(strength=ranged, deviations=DEVIATIONS))
+    there = {row["site"] for row in inspected["sites"]}
+    sites = tuple(site for site in RangePenalty().sites if not there or site.partition(".")[0] in there)
+    if ranged and sites:
+        terms.append(RangePenalty(strength=ranged, deviations=DEVIATIONS, sites=sites))
     every = max(1, steps // EVALUATIONS)
     return Recipe(
         name="retrofit",

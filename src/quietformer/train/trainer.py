@@ -233,7 +233,7 @@ class QuietTrainer(Trainer):
             groups: dict[tuple[float, float], list[nn.Parameter]] = {}
             for name, parameter in chosen.named_parameters():
                 if parameter.requires_grad:
-                    factor = norm_factor if name in norms else gate_factor if f".{CORE}." in f".{name}" else 1.0
+                    factor = gate_factor if f".{CORE}." in f".{name}" else norm_factor if name in norms else 1.0
                     rate = self.args.learning_rate * factor
                     decay = self.args.weight_decay if name in decayed else 0.0
                     groups.setdefault((rate, decay), []).append(parameter)

@@ -1,0 +1,10 @@
+"""In what attention is computed."""
+
+from __future__ import annotations
+
+import torch
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for half precisions, and never narrower than the input (gradcheck needs float64)."""
+    return torch.promote_types(dtype, torch.float32)
