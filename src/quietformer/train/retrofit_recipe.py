@@ -27,9 +27,9 @@ LONG_TAIL = 6.0
 """The penalty begins at so many times what 99 % of the FFN's outputs stay within."""
 STRENGTH_PER_FEATURE = 2e-3
 """The penalty is a mean over features and an outlier is one of them, so its strength grows with their number."""
-RANGES, DEVIATIONS, NORM_FACTOR = 1.0, 7.0, 5.0
-"""Of post-norm models also what norms take in and give out is held to so many standard deviations, the norms learning faster:
-their gains are what makes those tensors wide, and at the others' rate they would move too little."""
+NORM_FACTOR = 5.0
+"""Where ranges around norms are held the norms learn faster: their gains are what makes those tensors wide, and at the others'
+rate they would move too little."""
 EVALUATIONS = 8
 DAMPED = 0.05
 """What is left of the massive units of a model that is rotated."""
@@ -80,15 +80,12 @@ def retrofit_recipe(
     if strength:
         bound = long_tail(inspected, site) if threshold is None else threshold
         terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
-    ranged = (
-        (RANGES if strength and inspected.get("model", {}).get("post_norm", False) else 0.0)
-        if ranges is None
-        else ranges
-    )
+    held = RangePenalty().strength if strength and inspected.get("model", {}).get("post_norm") else 0.0
+    ranged = held if ranges is None else ranges
     there = {row["site"] for row in inspected["sites"]}
     sites = tuple(site for site in RangePenalty().sites if not there or site.partition(".")[0] in there)
     if ranged and sites:
-        terms.append(RangePenalty(strength=ranged, deviations=DEVIATIONS, sites=sites))
+        terms.append(RangePenalty(strength=ranged, sites=sites))
     every = max(1, steps // EVALUATIONS)
     return Recipe(
         name="retrofit",
