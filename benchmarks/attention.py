@@ -1,11 +1,11 @@
 """What attention costs without its weights being held: ours against torch's SDPA and against doing it step by step.
 
-    python benchmarks/attention.py [--lengths 128 512 ...] [--rounds N] [--json PATH]
+    python benchmarks/attention.py [--threads N] [--lengths 128 512 ...] [--rounds N] [--json PATH]
 
 float32, 64 features a head, tensors as transformers hands them over, the same for all. Time is that of the fastest turn, peers
-taking turns. Peak memory is that of a process of its own for each, one head, forward and backward: what the process holds at
-most, from before the tensors were made, everything counted. "Step by step" is the plain core, which is how clipped softmax is
-usually written.
+taking turns; of one thread its processor time. Peak memory is that of a process of its own for each, one head, forward and
+backward: what the process holds at most, from before the tensors were made, everything counted. "Step by step" is the plain
+core, which is how clipped softmax is usually written.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +83,8 @@ def times(length: int, causal: bool, rounds: int) -> dict[str, Any]:
 
     found: dict[str, Any] = {"length": length, "sequences": sequences, "heads": HEADS, "causal": causal}
     for what, make in (("forward", forward), ("forward and backward", both)):
-        seconds = fastest({name: make(way) for name, way in ways.items()}, rounds)
+        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        seconds = fastest({name: make(way) for name, way in ways.items()}, rounds, clock)
         found[what] = {
             "sdpa_ms": 1e3 * seconds[SDPA],
             **{n: s / seconds[SDPA] for n, s in seconds.items() if n != SDPA},
@@ -125,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--memory", type=int, nargs="*", default=[2048, 8192])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
@@ -133,8 +137,9 @@ def main() -> None:
         name, length, heads, causal = arguments.peak
         print(one_peak(name, int(length), int(heads), bool(int(causal))))
         return
+    torch.set_num_threads(arguments.threads)
     figures: dict[str, Any] = {
-        "command": "python benchmarks/attention.py",
+        "command": shlex.join(["python", *sys.argv]),
         "machine": machine(),
         "time": [],
         "memory": [],

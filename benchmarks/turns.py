@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,13 +17,6 @@ def fastest(
 ) -> dict[str, float]:
     """Seconds of the fastest turn of each: what is slower was disturbed."""
     return {name: min(times) for name, times in _timed(peers, rounds, clock).items()}
-
-
-def typical(
-    peers: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.process_time
-) -> dict[str, float]:
-    """Seconds of the turn in the middle."""
-    return {name: statistics.median(times) for name, times in _timed(peers, rounds, clock).items()}
 
 
 def _timed(

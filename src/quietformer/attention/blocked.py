@@ -105,15 +105,11 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
     grad_query = torch.empty_like(query)
-    grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
+    # In one piece for each head, since every block of rows adds to them.
+    grad_key, grad_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
     work.begin(query, key, mask, buffers=3)
-    whole: tuple[int, slice] | None = None
     for block in work.blocks:
         b, heads, rows, keys = block.sequence, block.heads, block.rows, block.keys
-        if whole != (b, heads):  # sums over blocks, of these heads, in one piece
-            whole = b, heads
-            sum_key = key.new_zeros(_length(heads), *key.shape[2:])
-            sum_value = value.new_zeros(_length(heads), *value.shape[2:])
         scores_nrk = work.scores(block, query, key)
         weights_nrk, grad_nrk = work.buffer(block, 1), work.buffer(block, 2)
         outer_nrD = work.stretched_(block, grad_context[b, heads, rows].clone(memory_format=torch.contiguous_format))
@@ -122,11 +118,9 @@ def _backward(
         gradients_(scores_nrk, weights_nrk, grad_nrk, work.bounds(block))
         if kept is not None:
             weights_nrk.mul_(kept)
-        sum_value[:, keys].baddbmm_(weights_nrk.transpose(1, 2), outer_nrD)
+        grad_value[b, heads, keys].baddbmm_(weights_nrk.transpose(1, 2), outer_nrD)
         grad_query[b, heads, rows] = torch.bmm(grad_nrk, key[b, heads, keys]).mul_(work.scaling)
-        sum_key[:, keys].baddbmm_(grad_nrk.transpose(1, 2), query[b, heads, rows], alpha=work.scaling)
-        if rows.stop == query.shape[2]:
-            grad_key[b, heads], grad_value[b, heads] = sum_key, sum_value
+        grad_key[b, heads, keys].baddbmm_(grad_nrk.transpose(1, 2), query[b, heads, rows], alpha=work.scaling)
     work.end()
     return grad_query, grad_key, grad_value
 
@@ -140,6 +134,7 @@ class _Work:
         self.seed = int(torch.randint(2**62, ())) if clipping.dropout else 0
         self.blocks: list[_Block] = []
         self._buffers: list[Tensor] = []
+        self._last: tuple[Any, tuple[Tensor | None, Tensor | None]] | None = None
 
     def begin(self, query: Tensor, key: Tensor, mask: Tensor | None, *, buffers: int) -> None:
         self.mask = mask
@@ -149,7 +144,7 @@ class _Work:
         self._buffers = [query.new_empty(largest) for _ in range(buffers)]
 
     def end(self) -> None:
-        self._buffers, self.mask = [], None
+        self._buffers, self.mask, self._last = [], None, None
 
     def buffer(self, block: _Block, place: int) -> Tensor:
         return self._buffers[place][: _size(block)].view(block.shape)
@@ -159,15 +154,34 @@ class _Work:
         rows_nrD = query[block.sequence, block.heads, block.rows]
         keys_nDk = key[block.sequence, block.heads, block.keys].transpose(1, 2)
         torch.baddbmm(scores_nrk, rows_nrD, keys_nDk, beta=0, alpha=self.scaling, out=scores_nrk)
+        if self._only_causal:  # what came before the first row is seen by all
+            first = block.rows.start + self._offset + 1
+            if first < block.keys.stop:
+                _, seen = self._masked(replace(block, keys=slice(first, block.keys.stop)), scores_nrk.dtype)
+                assert seen is not None
+                scores_nrk[..., first:].masked_fill_(~seen, torch.finfo(scores_nrk.dtype).min)
+            return scores_nrk
         bias, _ = self._masked(block, scores_nrk.dtype)
         return scores_nrk if bias is None else scores_nrk.add_(bias)
 
+    @property
+    def _offset(self) -> int:
+        return 0 if self.causal is None else self.causal.offset
+
+    @property
+    def _only_causal(self) -> bool:
+        return self.causal is not None and self.causal.padding_BK is None and self.causal.offset >= 0
+
     def _masked(self, block: _Block, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
         """What is added to the scores of a block and what its rows see, each (n or 1, r or 1, k or 1): made block by block."""
-        part = None if self.mask is None else block.part(self.mask)
-        if self.causal is not None:
-            part = self.causal.visible(slice(block.sequence, block.sequence + 1), block.rows, block.keys)[0]
-        return read_mask(part, _length(block.keys), dtype)
+        shared = self.mask is None or self.mask.dim() < 4 or self.mask.shape[1] == 1
+        key = (block.sequence, slice(None) if shared else block.heads, block.rows, block.keys, dtype)
+        if self._last is None or self._last[0] != key:
+            part = None if self.mask is None else block.part(self.mask)
+            if self.causal is not None:
+                part = self.causal.visible(slice(block.sequence, block.sequence + 1), block.rows, block.keys)[0]
+            self._last = key, read_mask(part, _length(block.keys), dtype)
+        return self._last[1]
 
     def bounds(self, block: _Block) -> Bounds:
         """t and 1/c; without an upper stretch nothing reaches the latter."""
@@ -178,6 +192,8 @@ class _Work:
     def stretched_(self, block: _Block, rows_nrD: Tensor) -> Tensor:
         """Rows times c, and 0 where a row sees no key."""
         rows_nrD.mul_(self.clipping.zeta - self._gamma(block))
+        if self._only_causal:
+            return rows_nrD
         _, seen = self._masked(block, rows_nrD.dtype)
         return rows_nrD if seen is None else rows_nrD.mul_(seen.any(-1, keepdim=True))
 
@@ -196,7 +212,7 @@ class _Work:
         return chosen
 
     def _split(self, shape: torch.Size, n_keys: int) -> Iterator[_Block]:
-        """In the order of sequences, heads and rows."""
+        """In the order of sequences, rows and heads: a mask without heads is read once for all of them."""
         n_batch, n_heads, n_queries, _ = shape
         rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
         heads = min(n_heads, max(1, torch.get_num_threads() * BLOCK_WEIGHTS // max(1, rows * n_keys)))
@@ -207,8 +223,8 @@ class _Work:
                 )
                 for begin in range(0, n_queries, rows)
             ]
-            for head in range(0, n_heads, heads):
-                for block in spans:
+            for block in spans:
+                for head in range(0, n_heads, heads):
                     yield replace(block, heads=slice(head, min(head + heads, n_heads)))
 
     def _seen(self, block: _Block) -> _Block:
