@@ -235,8 +235,7 @@ def _spelled_out() -> bool:
     tracing = torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
     # Neither torch.func nor forward-mode derivatives know how to go through a function of our own.
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    hooked = bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
-    return _plain.get() or tracing or transformed or hooked
+    return _plain.get() or tracing or transformed
 
 
 def _thread() -> int:
