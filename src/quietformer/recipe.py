@@ -12,11 +12,12 @@ from quietformer.errors import SpecError
 from quietformer.specs import AttentionSpec, QuantSpec, RegularizerSpec, Spec, nested, regularizers
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """A file has lists where a spec has tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
-Pair = Annotated[tuple[float, float], BeforeValidator(_listed)]
+Pair = Annotated[tuple[float, float], BeforeValidator(listed)]
 
 
 class Source(Spec):
@@ -136,13 +137,13 @@ class AugmentRecipe(Spec):
     """What is done to training images; everything off by default."""
 
     title: ClassVar[str] = "augment"
-    crop: Annotated[tuple[float, float] | None, BeforeValidator(_listed)] = Field(
+    crop: Annotated[tuple[float, float] | None, BeforeValidator(listed)] = Field(
         default=None, description="random crops of this share of the area, scaled back"
     )
     interpolation: Literal["bilinear", "bicubic", "random"] = "bilinear"
     flip: float = Field(default=0.0, ge=0, le=1, description="probability of a horizontal flip")
     color_jitter: float = Field(default=0.0, ge=0, description="strength in brightness, contrast and saturation")
-    randaugment: Annotated[tuple[int, int] | None, BeforeValidator(_listed)] = Field(
+    randaugment: Annotated[tuple[int, int] | None, BeforeValidator(listed)] = Field(
         default=None, description="operations an image, and their magnitude of 30"
     )
     mixup: float = Field(default=0.0, ge=0, description="alpha of the Beta distribution")

@@ -17,13 +17,13 @@ from transformers.masking_utils import (
 )
 
 import quietformer as qf
-from quietformer.attention import blocked, clipped
 from quietformer.attention.clipped import count_keys
 from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.masks import LateMask, late_mask
 from quietformer.specs import HeadGeometry
 from tests.models import CAUSAL, build, inputs, logits
 
+pytestmark = pytest.mark.usefixtures("small_blocks")
 WIDTH = 8
 NORMALIZERS = {
     "softmax": qf.Softmax(),
@@ -33,14 +33,6 @@ NORMALIZERS = {
     "softmax1": qf.Softmax1(),
     "learned_sink": qf.LearnedSink(init=0.7),
 }
-
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    monkeypatch.setattr(blocked, "BLOCK_WEIGHTS", 64)
-    monkeypatch.setattr(blocked, "BLOCK_ROWS", 4)
-    monkeypatch.setattr(blocked, "LEAST_ROWS", 2)
-    monkeypatch.setattr(clipped, "WORTH_BLOCKS", 0)
 
 
 @st.composite

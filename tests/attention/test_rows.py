@@ -7,18 +7,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quietformer.attention import rows
-from quietformer.attention.rows import Bounds, compiled_rows, gradients_, weights_
+from quietformer.attention.rows import Bounds, gradients_, weights_
 
+pytestmark = pytest.mark.usefixtures("compiled_and_not")
 LOWEST = torch.finfo(torch.float32).min
-
-
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def _way(request, monkeypatch):
-    if request.param == "pure":
-        monkeypatch.setattr(rows, "compiled_rows", lambda: None)
-    elif compiled_rows() is None:
-        pytest.skip("the compiled rows were not built here")
 
 
 def formula(scores, low, high):

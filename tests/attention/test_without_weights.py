@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import quietformer as qf
-from quietformer.attention import blocked, clipped, flex, rows
+from quietformer.attention import flex
 from quietformer.attention.blocked import Clipping, clipped_attention
 from quietformer.attention.clipped import ClippedSoftmaxNormalizer
 from quietformer.attention.core import AttentionCore, plain_attention
@@ -25,6 +25,7 @@ from quietformer.attention.softmax import SoftmaxNormalizer
 from quietformer.specs import HeadGeometry
 from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
+pytestmark = pytest.mark.usefixtures("small_blocks", "compiled_and_not")
 WIDTH = 8
 NORMALIZERS = {
     "softmax": qf.Softmax(),
@@ -37,19 +38,6 @@ NORMALIZERS = {
     "softmax1": qf.Softmax1(),
     "learned_sink": qf.LearnedSink(init=0.7),
 }
-
-
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def _small_blocks(request, monkeypatch):
-    """Several blocks of rows and of heads in tensors that a formula can be checked on, compiled and not."""
-    if request.param == "pure":
-        monkeypatch.setattr(rows, "compiled_rows", lambda: None)
-    elif rows.compiled_rows() is None:
-        pytest.skip("the compiled rows were not built here")
-    monkeypatch.setattr(blocked, "BLOCK_WEIGHTS", 64)
-    monkeypatch.setattr(blocked, "BLOCK_ROWS", 4)
-    monkeypatch.setattr(blocked, "LEAST_ROWS", 2)
-    monkeypatch.setattr(clipped, "WORTH_BLOCKS", 0)
 
 
 @st.composite

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from quietformer.attention.blocked import Clipping, clipped_attention
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.flex import flex_clipped_attention
-from quietformer.attention.masks import Causal, read_mask
+from quietformer.attention.masks import Causal, visible_keys
 from quietformer.attention.normalizer import Normalizer
 from quietformer.attention.softmax import masked_softmax
 from quietformer.errors import QuietformerError
@@ -133,7 +133,7 @@ class ClippedSoftmaxNormalizer(Normalizer):
         self._notice_idle_warmup()
         dtype = accumulation_dtype(query_BHQD.dtype)
         if causal is None:
-            _, visible = read_mask(mask, key_BHKD.shape[2], dtype)
+            visible = None if mask is None else visible_keys(mask)
             gamma = self._gamma_for(key_BHKD.shape[2], visible, dtype)
         else:
             gamma = self.gamma(causal.count(self.spec.keys), dtype)

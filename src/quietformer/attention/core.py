@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from quietformer.attention.masks import LateMask, read_mask
+from quietformer.attention.masks import LateMask, read_mask, traced
 from quietformer.attention.normalizer import Normalizer
 from quietformer.errors import UnsupportedModelError
 from quietformer.specs import AttentionSpec, HeadGeometry
@@ -232,10 +232,9 @@ def _spelled_out() -> bool:
     """Whether somebody asked for single operations, or a graph is made of them for use elsewhere."""
     if torch.compiler.is_compiling():
         return torch.compiler.is_exporting()
-    tracing = torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
     # Neither torch.func nor forward-mode derivatives know how to go through a function of our own.
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    return _plain.get() or tracing or transformed
+    return _plain.get() or traced() or transformed
 
 
 def _thread() -> int:

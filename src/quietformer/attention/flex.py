@@ -2,7 +2,8 @@
 
 The second pass is a softmax over log w with w the clipped weights; times the exponential of its own log-sum-exp it is the
 sum of w times the values. The first pass's log-sum-exp stays in the graph: without it queries and keys would get the wrong
-gradients. Written for CUDA; what runs on a CPU is the forward pass, uncompiled, and that is what is tested.
+gradients. Written for CUDA. On a CPU FlexAttention has the forward pass alone, uncompiled: that is tested, and the gradients
+with a stand-in for it.
 """
 
 # B batch, H heads, Q queries, K keys, D features of a head

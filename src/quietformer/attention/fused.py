@@ -1,7 +1,7 @@
 """Softmax, and softmax with a sink, through torch's fused attention, which never holds the weights.
 
 A sink is one more key: its value is zero, and its score is its logit. Zero is what any query makes of a key of zeros; any
-other logit takes one more feature, which every query has at one and of all keys only the sink's.
+other logit takes one more feature, which of all keys only the sink's has, and every query at what makes its score the logit.
 """
 
 # B batch, H heads, Q queries, K keys, D features of a head

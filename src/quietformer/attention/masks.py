@@ -29,11 +29,15 @@ def read_mask(mask: Tensor | None, n_keys: int, dtype: torch.dtype) -> tuple[Ten
         return None, None
     dtype = accumulation_dtype(dtype)
     mask = mask[..., :n_keys]  # a static cache makes the mask longer than the keys
-    visible = mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
+    visible = visible_keys(mask)
     bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
     # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
     # overwritten. Filled into the mask, which has no heads: an addition is then the cheapest thing to do to scores.
     return torch.where(visible, bias, torch.finfo(dtype).min), visible
+
+
+def visible_keys(mask: Tensor) -> Tensor:
+    return mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,6 @@ class Causal:
 
     def whole(self) -> Tensor:
         return self.visible(slice(None), slice(0, self.n_queries), slice(0, self.n_keys))
-
-    def bias(self, dtype: torch.dtype) -> Tensor:
-        """What is added to scores: the lowest number where a key is hidden."""
-        return torch.zeros((), dtype=dtype, device=self.device).masked_fill(~self.whole(), torch.finfo(dtype).min)
 
     def count(self, by: Literal["sequence", "row"]) -> Tensor | int:
         """How many keys there are: of the sequence, those that any query sees, or of each query's row, (b or 1, 1, Q, 1)."""
@@ -143,7 +143,12 @@ def late_mask(
     plain = mask_function is causal_mask_function or mask_function is bidirectional_mask_function
     known = isinstance(q_offset, int) and isinstance(kv_offset, int) and kv_offset == 0
     readable = attention_mask is None or (attention_mask.dim() == 2 and attention_mask.shape == (batch_size, kv_length))
-    late = q_length > 1 and not kwargs.get("use_vmap") and torch.device(device).type != "meta" and not _traced()
+    late = (
+        q_length > 1
+        and not kwargs.get("use_vmap")
+        and torch.device(device).type != "meta"
+        and not (torch.compiler.is_compiling() or traced())
+    )
     if not (plain and known and readable and late):
         made: Tensor | None = make()
         return made
@@ -158,5 +163,6 @@ def late_mask(
     return LateMask((batch_size, 1, q_length, kv_length), dtype, device, make, causal, padding_BK)
 
 
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()
+def traced() -> bool:
+    """Whether a graph is recorded for use elsewhere, of operations that are known there."""
+    return torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()

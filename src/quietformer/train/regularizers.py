@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from quietformer.errors import QuietformerError
 from quietformer.families.layout import find_blocks
+from quietformer.recipe import listed
 from quietformer.specs import RegularizerSpec, regularizers
 
 
-def _listed(value: Any) -> Any:
-    """A file has lists where a spec has tuples, and one name may stand alone."""
-    return tuple(value) if isinstance(value, list) else (value,) if isinstance(value, str) else value
+def _named(value: Any) -> Any:
+    """One name may stand alone."""
+    return (value,) if isinstance(value, str) else listed(value)
 
 
 Cost = Callable[[Tensor], Tensor]
@@ -41,7 +42,6 @@ class SiteTerm(Regularizer):
     def __init__(self, name: str, sites: Iterable[str], strength: float, cost: Cost, model: nn.Module) -> None:
         self._strength, self._cost = strength, cost
         self._seen: list[Tensor] = []
-        # Recomputing a checkpointed block calls the hooks again, after the term was asked for.
         self._mask: Tensor | None = None
         self._handles = [model.register_forward_pre_hook(self._on_call, with_kwargs=True)]
         watches = [watch for block in find_blocks(model) for watch in block.watches()]
@@ -60,7 +60,7 @@ class SiteTerm(Regularizer):
                 )
 
     def _on_call(self, module: nn.Module, args: object, kwargs: dict[str, object]) -> None:
-        self._seen.clear()
+        self._seen.clear()  # recomputing a checkpointed block has called the hooks again, after the term was asked for
         mask = kwargs.get("attention_mask")
         self._mask = mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
@@ -109,7 +109,7 @@ class RangePenalty(RegularizerSpec):
 
     strength: float = Field(default=1.0, gt=0)
     deviations: float = Field(default=7.0, gt=0, description="values up to so many cost nothing")
-    sites: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+    sites: Annotated[tuple[str, ...], BeforeValidator(_named)] = Field(
         default=("attention_norm.input", "attention_norm", "ffn_norm.input"),
         description="outputs of these, or with .input what goes in",
     )

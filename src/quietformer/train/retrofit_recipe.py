@@ -80,11 +80,11 @@ def retrofit_recipe(
     if strength:
         bound = long_tail(inspected, site) if threshold is None else threshold
         terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
-    held = RangePenalty().strength if strength and inspected.get("model", {}).get("post_norm") else 0.0
-    ranged = held if ranges is None else ranges
     there = {row["site"] for row in inspected["sites"]}
-    sites = tuple(site for site in RangePenalty().sites if not there or site.partition(".")[0] in there)
-    if ranged and sites:
+    sites = tuple(name for name in RangePenalty().sites if not there or name.partition(".")[0] in there)
+    held = RangePenalty().strength if strength and inspected.get("model", {}).get("post_norm") else 0.0
+    ranged = (held if ranges is None else ranges) if sites else 0.0
+    if ranged:
         terms.append(RangePenalty(strength=ranged, sites=sites))
     every = max(1, steps // EVALUATIONS)
     return Recipe(
