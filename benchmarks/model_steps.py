@@ -2,8 +2,8 @@
 
     python benchmarks/model_steps.py [--models bert-base opt-125m vit-s] [--variants ...] [--rounds N] [--json PATH]
 
-Forward, backward and AdamW, a model for each attention taking turns (nine of BERT-base fill 16 GB), one thread, processor time of
-the fastest turn. The paper's ratios are against its own eager baseline.
+Forward, backward and AdamW, each attention taking turns with SDPA, one thread, processor time of the fastest turn. The paper's
+ratios are against its own eager baseline.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ def step(model: Any, batch: dict[str, Tensor]) -> Callable[[], None]:
 
 
 def ratios(name: str, dropout: float, rounds: int, variants: list[str]) -> dict[str, Any]:
+    """Each attention against SDPA, the two alone: more models at a time would wait for their memory, not for their work."""
     build, about = MODELS[name]
-    peers: dict[str, Callable[[], object]] = {}
-    for variant in (SDPA, *variants):
+
+    def made(variant: str) -> Callable[[], None]:
         torch.manual_seed(0)
         model, batch = build(dropout)
         model.train()
@@ -91,18 +92,23 @@ def ratios(name: str, dropout: float, rounds: int, variants: list[str]) -> dict[
             model.set_attn_implementation("sdpa" if variant == SDPA else "eager")
         else:
             qf.apply_attention_(model, VARIANTS[variant])
-        peers[variant] = step(model, batch)
-    seconds = fastest(peers, rounds, time.process_time)
-    found = {variant: seconds[variant] / seconds[SDPA] for variant in variants}
+        return step(model, batch)
+
+    sdpa = made(SDPA)
+    found, all_seconds = {}, []
+    for variant in variants:
+        seconds = fastest({SDPA: sdpa, variant: made(variant)}, rounds, time.process_time)
+        found[variant] = seconds[variant] / seconds[SDPA]
+        all_seconds.append(seconds[SDPA])
     shown = ", ".join(f"{variant} {ratio:.3f}" for variant, ratio in found.items())
-    print(f"{name}, {about}, dropout {dropout:g}: SDPA {seconds[SDPA]:.2f} s; {shown}", flush=True)
-    return {"model": name, "about": about, "dropout": dropout, "sdpa_seconds": seconds[SDPA], "ratios": found}
+    print(f"{name}, {about}, dropout {dropout:g}: SDPA {min(all_seconds):.2f} s; {shown}", flush=True)
+    return {"model": name, "about": about, "dropout": dropout, "sdpa_seconds": min(all_seconds), "ratios": found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1])
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.0])
     parser.add_argument("--variants", nargs="+", choices=[EAGER, *VARIANTS], default=[EAGER, *VARIANTS])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)

@@ -128,7 +128,7 @@ def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--bits", "8"), "--bits is written like w8a8"),
+        (("--bits", "8"), "bits are written like w8a8"),
         (("--bits", "w1a8"), "weight_bits must be >= 2, got 1"),
         (("--acts", "runing-minmax"), "did you mean 'running_minmax'"),
         (("--weights", "percentile(q=200)"), "percentile: q must be"),

@@ -18,10 +18,10 @@ from typing import Any
 
 from tools.tables import write_between
 
+from quietformer.analysis.cost import spread
 from quietformer.analysis.evaluate import evaluate, reference_run
 from quietformer.analysis.inspect import inspect
 from quietformer.analysis.provenance import versions
-from quietformer.analysis.quantization import spread
 from quietformer.analysis.task import task_of
 from quietformer.files import finite, write_json
 from quietformer.quant.calibrate import calibrate_, quantize_

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -269,6 +270,14 @@ class QuantSpec(Spec):
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
+
+
+def parse_bits(text: str) -> tuple[int, int]:
+    """Bits of weights and of activations from `w8a8`."""
+    match = re.fullmatch(r"w([0-9]{1,2})a([0-9]{1,2})", text, re.IGNORECASE)
+    if match is None:
+        raise SpecError(f"bits are written like w8a8 or w4a8, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 class QuantizedSpec(Spec):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from quietformer.analysis.quantization import SCALES
+from quietformer.analysis.cost import SCALES
 from quietformer.report.page import page
 from tests.report.tabs import text
 

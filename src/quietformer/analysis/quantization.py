@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from quietformer.analysis.cost import cost, spread
 from quietformer.analysis.evaluate import Reference, evaluate, reference_run
 from quietformer.data.calibration import CalibrationData
 from quietformer.quant.calibrate import Batch, calibrate_, floating_point, use_estimators_
@@ -22,10 +22,6 @@ SEARCHED = ("minmax", "running_minmax", "percentile(q=99.99)", "percentile(q=99.
 """The estimators for activations among which the paper chose the best for each model."""
 FEW = 16
 """Sequences on which sensitivity measures every site twice."""
-
-SCALES = {"higher": [0.005, 0.02, 0.1], "lower": [math.log(1.01), math.log(1.05), math.log(1.5)]}
-"""What a loss is called: up to the first nothing, to the second little, past the third broken. Of perplexities the
-logarithm of the ratio, of anything else the share that is gone."""
 
 Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, of how much."""
@@ -53,15 +49,6 @@ def _counted(tell: Tell, what: str, total: int, done: int) -> None:
     tell(what, done, total)
 
 
-def cost(before: float | None, after: float | None, better: str) -> float | None:
-    """How much is lost, on the scale of `SCALES`; infinite for a model that gives no number any more."""
-    if before is None or before <= 0:
-        return None
-    if after is None:
-        return math.inf
-    return (before - after) / before if better == "higher" else math.log(after / before)
-
-
 def in_words(figures: dict[str, Any]) -> str:
     """`W8A8 breaks this model: cosine 1.0000 -> 0.8354.`"""
     before, after = figures["float"][figures["primary"]], figures["quantized"][figures["primary"]]["mean"]
@@ -76,14 +63,6 @@ def in_words(figures: dict[str, Any]) -> str:
     places = 2 if figures["primary"] == "perplexity" else 4
     numbers = f"{before:.{places}f} -> {'no number' if after is None else f'{after:.{places}f}'}"
     return f"{figures['label']} {verb}: {figures['primary']} {numbers}."
-
-
-def spread(values: list[float | None]) -> dict[str, float | None]:
-    """Mean and standard deviation; None if one of the values is no number."""
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    if len(finite) < len(values):
-        return {"mean": None, "std": None}
-    return {"mean": statistics.fmean(finite), "std": statistics.stdev(finite) if len(finite) > 1 else 0.0}
 
 
 def search_estimator(

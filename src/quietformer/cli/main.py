@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from quietformer.cli import convert, export, inspect, quantize, recipes, retrofit, train, variants
+from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
@@ -24,7 +24,10 @@ app.command("export")(export.export)
 app.command("convert")(convert.convert)
 app.command("train")(train.train)
 app.command("retrofit")(retrofit.retrofit)
+app.command("compare")(study.compare)
+app.command("sweep")(study.sweep)
 app.command("recipes")(recipes.recipes)
+app.command("paper")(paper.paper)
 
 
 @app.callback(invoke_without_command=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -39,6 +40,34 @@ class Steps:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         self._bar.update(self._task, description=what, completed=done, total=total)
+
+
+class Told:
+    """Lines on standard error, and a bar between them while something is counted."""
+
+    def __init__(self) -> None:
+        self._steps: Steps | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def say(self, text: str) -> None:
+        self._end()
+        print(text, file=sys.stderr, flush=True)
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        if self._steps is None:
+            self._steps = Steps()
+            self._steps.__enter__()
+        self._steps(what, done, total)
+
+    def _end(self) -> None:
+        if self._steps is not None:
+            self._steps.__exit__()
+            self._steps = None
 
 
 @contextlib.contextmanager

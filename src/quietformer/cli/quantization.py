@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,8 +59,6 @@ LengthOption = Annotated[
 ]
 TrustOption = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
-BITS = re.compile(r"w([0-9]{1,2})a([0-9]{1,2})", re.IGNORECASE)
-
 
 @dataclass
 class Options:
@@ -84,14 +81,12 @@ class Options:
     length: int | None
 
     def spec(self) -> QuantSpec:
-        from quietformer.specs import QuantRule, QuantSpec, estimators
+        from quietformer.specs import QuantRule, QuantSpec, estimators, parse_bits
 
-        match = BITS.fullmatch(self.bits)
-        if match is None:
-            raise QuietformerError(f"--bits is written like w8a8 or w4a8, got {self.bits!r}")
+        weight_bits, activation_bits = parse_bits(self.bits)
         return QuantSpec(
-            weight_bits=int(match[1]),
-            activation_bits=int(match[2]),
+            weight_bits=weight_bits,
+            activation_bits=activation_bits,
             weights=estimators.read(self.weights.replace("-", "_")),
             activations=estimators.read(self.acts.replace("-", "_")),
             per_channel=self.per_channel,
@@ -143,9 +138,10 @@ def quantize_model(
     model: PreTrainedModel, source: str, data: CalibrationData, task: str, spec: QuantSpec, *, seeds: int, search: bool
 ) -> Quantized:
     """Plan, place, calibrate and evaluate, with a word on what is going on."""
+    from quietformer.analysis.cost import SCALES
     from quietformer.analysis.evaluate import reference_run
     from quietformer.analysis.outliers import printable
-    from quietformer.analysis.quantization import SCALES, measure_seeds, search_estimator
+    from quietformer.analysis.quantization import measure_seeds, search_estimator
     from quietformer.quant.calibrate import quantize_
     from quietformer.section import model_spec
 

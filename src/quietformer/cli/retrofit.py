@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.output import Steps, working
+from quietformer.cli.output import Told, working
 from quietformer.cli.quantization import shown
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
@@ -117,34 +117,6 @@ def retrofit(
         return
     write_page(figures, out / PAGE)
     _print(figures, out)
-
-
-class Told:
-    """Lines on standard error, and a bar between them while something is counted."""
-
-    def __init__(self) -> None:
-        self._steps: Steps | None = None
-
-    def __enter__(self) -> Told:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def say(self, text: str) -> None:
-        self._end()
-        print(text, file=sys.stderr, flush=True)
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        if self._steps is None:
-            self._steps = Steps()
-            self._steps.__enter__()
-        self._steps(what, done, total)
-
-    def _end(self) -> None:
-        if self._steps is not None:
-            self._steps.__exit__()
-            self._steps = None
 
 
 def _sources(texts: list[str], dataset: str, images: Path | None, source: Any) -> list[Any]:

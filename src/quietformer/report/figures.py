@@ -17,23 +17,28 @@ WIDTH = 7.0
 
 def draw_figures(figures: dict[str, Any], folder: Path) -> list[Path]:
     """Layers, outliers by dimension and position, the idlest head's attention, and for images the patches."""
+    use_matplotlib()
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [save_figure(_layers(figures), folder / "layers")]
+    if figures["outliers"]:
+        drawn.append(save_figure(_outliers(figures), folder / "outliers"))
+    if figures["pictures"]["attention"]:
+        drawn.append(save_figure(_attention(figures), folder / "attention"))
+    if figures["pictures"].get("patches"):
+        drawn.append(save_figure(_patches(figures), folder / "patches"))
+    return [path for pair in drawn for path in pair]
+
+
+def use_matplotlib() -> None:
+    """Without a screen; where it is not there, a word on how to get it."""
     try:
         import matplotlib
     except ImportError:
         raise QuietformerError("pictures are drawn with matplotlib; pip install quietformer[figures]") from None
     matplotlib.use("agg")
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = [_save(_layers(figures), folder / "layers")]
-    if figures["outliers"]:
-        drawn.append(_save(_outliers(figures), folder / "outliers"))
-    if figures["pictures"]["attention"]:
-        drawn.append(_save(_attention(figures), folder / "attention"))
-    if figures["pictures"].get("patches"):
-        drawn.append(_save(_patches(figures), folder / "patches"))
-    return [path for pair in drawn for path in pair]
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
+def save_figure(figure: Any, stem: Path) -> list[Path]:
     import matplotlib.pyplot as plt
 
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
@@ -43,7 +48,7 @@ def _save(figure: Any, stem: Path) -> list[Path]:
     return paths
 
 
-def _subplots(rows: int, columns: int, height: float, **options: Any) -> Any:
+def subplots(rows: int, columns: int, height: float, **options: Any) -> Any:
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "quiet"})
@@ -51,7 +56,7 @@ def _subplots(rows: int, columns: int, height: float, **options: Any) -> Any:
 
 
 def _layers(figures: dict[str, Any]) -> Any:
-    figure, axes = _subplots(1, 2, 2.4)
+    figure, axes = subplots(1, 2, 2.4)
     for site in ("ffn_output", "attention_output", "ffn_residual"):
         rows = sorted((row for row in figures["sites"] if row["site"] == site), key=lambda row: row["layer"])
         layers = [row["layer"] for row in rows]
@@ -70,7 +75,7 @@ def _outliers(figures: dict[str, Any]) -> Any:
         figures["outliers"],
         key=lambda row: keys.index((row["site"], row["layer"])) if (row["site"], row["layer"]) in keys else 99,
     )
-    figure, axes = _subplots(1, 2, 2.2)
+    figure, axes = subplots(1, 2, 2.2)
     axes[0, 0].bar([d["dimension"] for d in row["dimensions"]], [d["count"] for d in row["dimensions"]], width=2)
     axes[0, 0].set(xlabel="hidden dimension", ylabel="outliers", xlim=(0, figures["model"]["width"]))
     axes[0, 1].bar(range(len(row["positions"])), row["positions"], width=1)
@@ -88,7 +93,7 @@ def _attention(figures: dict[str, Any]) -> Any:
     entry = next(entry for entry in kept if entry["layer"] == layer)
     one, sequence = entry["heads"][head], figures["pictures"]["sequences"][entry["sequence"]]
     panels = (["pi"] if "pi" in one else []) + ["P", "V", "PV"]
-    figure, axes = _subplots(1, len(panels), 2.6)
+    figure, axes = subplots(1, len(panels), 2.6)
     for axis, name in zip(axes[0], panels, strict=True):
         if name == "pi":
             axis.imshow(np.array(one["pi"])[:, None], aspect="auto", cmap="Blues", vmin=0)
@@ -117,7 +122,7 @@ def _patches(figures: dict[str, Any]) -> Any:
     rows = figures["pictures"]["patches"]
     row = max(rows, key=lambda row: sum(row["outliers"]))
     side, extra = row["side"], row["extra_tokens"]
-    figure, axes = _subplots(1, 4, 2.0)
+    figure, axes = subplots(1, 4, 2.0)
     image = figures["pictures"]["sequences"][0].get("image")
     if image:
         axes[0, 0].imshow(unpack(image), cmap="gray")

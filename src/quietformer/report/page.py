@@ -16,7 +16,9 @@ SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
 ASSETS = {
     "inspect": ("shared", "drawing", "inspect"),
     "quantize": ("shared", "quantize"),
-    "retrofit": ("shared", "drawing", "retrofit"),
+    "retrofit": ("shared", "drawing", "charts", "retrofit"),
+    "study": ("shared", "drawing", "charts", "study"),
+    "paper": ("shared", "paper"),
 }
 """The styles and scripts of each kind of page, in their order; the last also has the page's sections."""
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from quietformer.analysis.cost import SCALES, cost
 from quietformer.analysis.evaluate import Reference
-from quietformer.analysis.quantization import SCALES, cost
 
 
 def verdict_on(after: dict[str, Any], reference: Reference) -> str:

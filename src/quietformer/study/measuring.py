@@ -43,7 +43,7 @@ def measuring_data(
     types = found.tokenizer is not None and wants_token_types(model, found.tokenizer)
 
     def batched(rows: list[Any]) -> list[dict[str, Any]]:
-        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, task)
+        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=task == "masked")
         if types:
             made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
         return made
@@ -60,12 +60,13 @@ def measuring_data(
         share = -(-options.sequences // len(options.evaluation))
         for place, source in enumerate(options.evaluation):
             rows = (found if place == 0 else read(source)).validation
-            some = _spread(_fresh(rows, _places(len(rows), 2 * share), trained), share)
+            some = spread_rows(Kept(_fresh(rows, _places(len(rows), 2 * share), trained)), share)
             counts[source.name] = len(some)
             asked += some
     else:
         watched = recipe.data.validation_limit or len(found.validation)
-        asked = _spread(_fresh(found.validation, range(watched, len(found.validation)), trained), options.sequences)
+        fresh = _fresh(found.validation, range(watched, len(found.validation)), trained)
+        asked = spread_rows(Kept(fresh), options.sequences)
         counts["held out of the same"] = len(asked)
     if len(asked) < 2:
         raise QuietformerError("nothing is left to measure on; give more text, or other text with --eval-texts")
@@ -84,8 +85,9 @@ def _places(length: int, count: int) -> list[int]:
     return [int(place) for place in np.linspace(0, length - 1, min(length, count))]
 
 
-def _spread(rows: list[Any], count: int) -> list[Any]:
-    return [rows[place] for place in _places(len(rows), count)]
+def spread_rows(rows: Any, count: int) -> list[Any]:
+    """So many of the rows, or all there are, from the first to the last."""
+    return list(rows.take(_places(len(rows), count), None))
 
 
 def _fingerprints(rows: Any) -> set[bytes]:

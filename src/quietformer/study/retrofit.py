@@ -12,11 +12,11 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from quietformer.analysis.cost import SCALES
 from quietformer.analysis.evaluate import Reference, reference_run
 from quietformer.analysis.inspect import check_finite
 from quietformer.analysis.outliers import printable
 from quietformer.analysis.provenance import command_line, versions
-from quietformer.analysis.quantization import SCALES
 from quietformer.analysis.task import task_of
 from quietformer.data.calibration import CalibrationData
 from quietformer.data.inputs import check_length, positions_of

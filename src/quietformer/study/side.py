@@ -75,21 +75,22 @@ def measure_side(
         if real:
             place = folder if per_channel else None
             try:
-                side["real"] |= _export(quantized, data, reference, name, place, tell)
+                found, about = real_integers(quantized, data, reference, place, timed=per_channel, tell=tell)
+                side["real"] |= {name: found, **about}
             except QuietformerError as error:  # a graph that does not export is still simulated
                 side["real"]["error"] = f"{name.replace('_', '-')} weights: {error}"
     return side
 
 
-def _export(
-    model: PreTrainedModel, data: CalibrationData, reference: Reference, name: str, folder: Path | None, tell: Tell
-) -> dict[str, Any]:
+def real_integers(
+    model: PreTrainedModel, data: CalibrationData, reference: Reference, folder: Path | None, *, timed: bool, tell: Tell
+) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """The figures of the exported model, which stays in `folder` if one is given; and, if timed, what it takes."""
     from quietformer.export.onnx import INTEGER, export_onnx
     from quietformer.export.session import OnnxModel
 
     with tempfile.TemporaryDirectory() as scratch:
         place = folder or Path(scratch) / "int8"
-        timed = name == "per_channel"
         result = export_onnx(
             model,
             place,
@@ -100,15 +101,13 @@ def _export(
         )
         tell("evaluating real INT8", 0, 0)
         found = evaluate(OnnxModel(place / INTEGER), data.evaluation, reference.task, reference)
-        figures: dict[str, Any] = {name: found.to_dict()["figures"]}
-        if timed:
-            figures |= {
-                "latency": result.latency,
-                "bytes": result.bytes,
-                "threads": result.threads,
-                "agreement": {"cosine": result.cosine_to_simulation, "equal": result.equal_to_simulation},
-            }
-        return figures
+        about = {
+            "latency": result.latency,
+            "bytes": result.bytes,
+            "threads": result.threads,
+            "agreement": {"cosine": result.cosine_to_simulation, "equal": result.equal_to_simulation},
+        }
+        return found.to_dict()["figures"], about if timed else {}
 
 
 def spread_over(batches: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:

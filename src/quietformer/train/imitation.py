@@ -197,7 +197,8 @@ def quality_of(
     """Measured on what is held out, after calibration on some of what is trained on."""
     size = recipe.training.micro_batch or recipe.training.batch_size
     calibration = calibration_of(recipe, data, collate, task)
-    held_out = example_batches(data.validation, range(len(data.validation)), collate, size, task)
+    masked = task == "masked"
+    held_out = example_batches(data.validation, range(len(data.validation)), collate, size, labelled=masked)
     return IntegerQuality(teacher, task, recipe.rounding.spec, calibration, held_out)
 
 
@@ -205,11 +206,12 @@ def calibration_of(recipe: Recipe, data: TrainingData, collate: Collate, task: s
     """Some of what is trained on, always the same."""
     rows: Any = data.rows
     places = np.linspace(0, len(rows) - 1, min(recipe.rounding.calibration, len(rows))).astype(int).tolist()
-    return example_batches(rows, places, collate, recipe.training.micro_batch or recipe.training.batch_size, task)
+    size = recipe.training.micro_batch or recipe.training.batch_size
+    return example_batches(rows, places, collate, size, labelled=task == "masked")
 
 
-def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: int, task: str) -> list[Batch]:
-    """Some of the rows as the model takes them, to measure it on."""
+def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: int, *, labelled: bool) -> list[Batch]:
+    """Some of the rows as the model takes them, to measure it on, with what it should answer if that is asked for."""
     batches = []
     for begin in range(0, len(places), size):
         some = list(places[begin : begin + size])
@@ -218,8 +220,8 @@ def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: in
         batch.pop("positions", None)
         if "pixel_values" in batch:
             batch["pixel_values"] = batch["pixel_values"] * 2 - 1
-        if task != "masked":
-            batch.pop("labels", None)  # nobody asked what the original was wrong about
+        if not labelled:
+            batch.pop("labels", None)
         batches.append(batch)
     return batches
 

@@ -17,8 +17,12 @@ from quietformer.specs import nearest
 
 BUILT_IN = Path(__file__).parent.parent / "recipes"
 DEFAULT = "small/opt"
-EXCLUSIVE = (("training", "steps", "epochs"), ("schedule", "warmup_steps", "warmup_epochs"))
-"""Fields of a section of which one is given: naming one in a change takes the other back."""
+EXCLUSIVE = (
+    ("training", "steps", "epochs", 0),
+    ("schedule", "warmup_steps", "warmup_epochs", 0),
+    ("attention.normalizer", "gamma", "alpha", None),
+)
+"""Fields of a section of which one is given, and what stands for none: naming one in a change takes the other back."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -80,9 +84,19 @@ def read_recipe(name: str, *, variant: str = "", changes: Iterable[str] = ()) ->
 
 def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
     """The recipe with `key=value` changes applied."""
+    return with_fields(recipe, read_changes(changes))
+
+
+def read_changes(changes: Iterable[str]) -> dict[str, Any]:
+    """Fields and their values from `key=value`."""
+    return dict(map(_split, changes))
+
+
+def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """The recipe with dotted fields set, in their order."""
     fields = recipe.to_dict()
-    for change in changes:
-        _apply(fields, *_split(change))
+    for key, value in values.items():
+        _apply(fields, key, value)
     return Recipe(**fields)
 
 
@@ -109,7 +123,7 @@ def find_recipe(name: str) -> Path:
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise SpecError(f"{path} extends itself, by way of {seen[-1].name}")
-    fields = _parse(path)
+    fields = parse_yaml(path)
     base = fields.pop("extends", None)
     if base is None:
         return fields
@@ -120,7 +134,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return _merged(below, fields)
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def parse_yaml(path: Path) -> dict[str, Any]:
     try:
         content = _from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -168,8 +182,8 @@ def _apply(fields: dict[str, Any], key: str, value: Any) -> None:
         place[step] = dict(below or {})
         place = place[step]
     place[last] = value
-    for section, one, other in EXCLUSIVE:
-        if way == [section] and last in (one, other) and value:
+    for section, one, other, none in EXCLUSIVE:
+        if ".".join(way) == section and last in (one, other) and value != none:
             place.pop(other if last == one else one, None)
 
 
@@ -179,7 +193,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in above.items():
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict) and "kind" not in old and "kind" not in value:
-            for section, one, other in EXCLUSIVE:
+            for section, one, other, _ in EXCLUSIVE:
                 if key == section and (value.get(one) or value.get(other)):
                     old = {name: item for name, item in old.items() if name not in (one, other)}
             value = _merged(old, value)

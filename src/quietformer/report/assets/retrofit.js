@@ -1,8 +1,6 @@
 const SIDES = data.after ? ["before", "after"] : ["before"], higher = data.better === "higher";
 const inspected = side => data[side].inspect;
 const heading = side => data.after ? side : "as it is";
-const exact = x => known(x) ? x.toLocaleString("en", {maximumSignificantDigits: 6}) : "–";
-const capital = text => text.charAt(0).toUpperCase() + text.slice(1);
 const MEANINGS = {
   perplexity: "how many tokens the model hesitates between; lower is better", loss: "negative log-likelihood a token; lower is better",
   token_agreement: "share of tokens predicted as by the original model", agreement: "share of predictions as by the original model",
@@ -61,38 +59,7 @@ function showVerdict() {
   box.replaceChildren(...parts);
 }
 
-// ---- charts: as wide as their place, so that letters keep their size on a phone
-const HEIGHT = 230, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26;
-function fitted(box, draw) {
-  let width = 0;
-  const fit = () => { const now = Math.floor(box.clientWidth); if (now && now !== width) { width = now; box.replaceChildren(draw(width)); } };
-  new ResizeObserver(fit).observe(box); fit();
-}
-function logTicks(low, high) {
-  const ticks = [], decades = Math.log10(high / low), steps = decades > 6 ? [1] : decades > 2.2 ? [1, 3] : [1, 2, 5], every = Math.ceil(decades / 7);
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) if (every < 2 || power % every === 0) steps.forEach(s => ticks.push(s * 10 ** power));
-  return ticks;
-}
-function evenTicks(low, high) {
-  const rough = (high - low) / 4 || 1, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 2.5, 5, 10].find(s => s * power >= rough * .999) * power, ticks = [];
-  for (let i = Math.floor(low / step + 1e-9); (i - 1) * step < high; i++) ticks.push(Number((i * step).toPrecision(12)));
-  return ticks;
-}
-// A grid with round numbers around the values, and the function from a value to its height.
-function upright(root, values, width, log) {
-  const least = Math.min(...values), most = Math.max(...values), all = log ? logTicks(least, most) : evenTicks(least, most);
-  const from = all.filter(t => t <= least * (1 + 1e-9)).pop() ?? all[0], to = all.find(t => t >= most * (1 - 1e-9) && t > from) ?? all[all.length - 1];
-  const scale = log ? Math.log10 : v => v, low = scale(from), high = scale(to) === low ? low + 1 : scale(to);
-  const y = v => HEIGHT - BOTTOM - (scale(v) - low) / (high - low) * (HEIGHT - TOP - BOTTOM);
-  all.filter(t => t >= from && t <= to).forEach(t => root.append(
-    svg("line", {x1: LEFT, x2: width - RIGHT, y1: y(t), y2: y(t), class: "grid"}),
-    svg("text", {x: LEFT - 6, y: y(t) + 4, "text-anchor": "end"}, tickText(t))));
-  return y;
-}
-const tickText = t => Math.abs(t) >= 1e6 || t && Math.abs(t) < 1e-3 ? t.toExponential(0).replace("e+", "e") : t.toLocaleString("en", {maximumSignificantDigits: 4});
-const frame = (width, label) => svg("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, "aria-label": label});
-const path = points => points.map(p => p.join(",")).join(" ");
-
+// ---- charts
 function layerChart(box, field, what, rows, readout) {
   const values = SIDES.flatMap(s => rows.map(r => r[s]?.[field])).filter(v => known(v) && v > 0);
   const said = r => `layer ${r.layer}: ${what} ${SIDES.map(s => `${exact(r[s]?.[field])}${data.after ? ` ${s}` : ""}`).join(", ")}`;
@@ -316,14 +283,6 @@ function showRun() {
 }
 
 // ---- what was done
-function flat(value, prefix = "") {
-  if (value === null || typeof value !== "object") return [[prefix, value === null ? "–" : String(value)]];
-  if (Array.isArray(value)) return [[prefix, value.map(v => v !== null && typeof v === "object" ? JSON.stringify(v) : String(v)).join(", ") || "–"]];
-  return Object.entries(value).flatMap(([key, inner]) => flat(inner, prefix ? `${prefix}.${key}` : key));
-}
-function linesOf(box, mapping) {
-  box.replaceChildren(...flat(mapping || {}).filter(([key]) => key).map(([key, value]) => { const line = el("div"); line.append(el("dt", key), el("dd", value)); return line; }));
-}
 function showDone() {
   const before = inspected("before").model.attention, parts = [];
   byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after. These are the lines of its recipe:` : "Nothing was changed. This is the recipe it was looked at with:";

@@ -18,6 +18,8 @@ function number(x, digits = 3) {
   return x === 0 ? "0" : Number(x.toPrecision(digits)).toString();
 }
 const known = x => typeof x === "number";
+const exact = x => known(x) ? x.toLocaleString("en", {maximumSignificantDigits: 6}) : "–";
+const capital = text => text.charAt(0).toUpperCase() + text.slice(1);
 function shown(x, measure) {
   if (!known(x)) return "broken";
   if (!["perplexity", "loss"].includes(measure)) return x.toFixed(4);
@@ -48,6 +50,15 @@ function facts(pairs) {
   const box = el("div", null, "facts");
   pairs.forEach(([value, meaning]) => { const f = el("div", null, "fact"); f.append(el("b", value), el("span", meaning)); box.append(f); });
   return box;
+}
+// A mapping as lines of name and value, names of inner ones with dots.
+function flat(value, prefix = "") {
+  if (value === null || typeof value !== "object") return [[prefix, value === null ? "–" : String(value)]];
+  if (Array.isArray(value)) return [[prefix, value.map(v => v !== null && typeof v === "object" ? JSON.stringify(v) : String(v)).join(", ") || "–"]];
+  return Object.entries(value).flatMap(([key, inner]) => flat(inner, prefix ? `${prefix}.${key}` : key));
+}
+function linesOf(box, mapping) {
+  box.replaceChildren(...flat(mapping || {}).filter(([key]) => key).map(([key, value]) => { const line = el("div"); line.append(el("dt", key), el("dd", value)); return line; }));
 }
 // One stop for the tab key; the arrows move from cell to cell, over holes.
 function steer(rows) {

@@ -1,0 +1,164 @@
+"""`quietformer compare` and `quietformer sweep`: many runs under equal conditions, and one table over them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quietformer.cli.output import Told, working
+from quietformer.errors import QuietformerError
+from quietformer.files import check_place, write_json
+
+if TYPE_CHECKING:
+    from quietformer.study.design import Study
+
+PAGE, FIGURES = "report.html", "figures"
+WIDE = 160
+
+JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="So many runs at a time, each in a process of its own.")]
+RayOption = Annotated[
+    str, typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: its address, 'auto', or 'local'.")
+]
+RetryOption = Annotated[bool, typer.Option("--retry", help="Run again what failed before.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Also write the figures here.")]
+
+
+def compare(
+    recipe: str = typer.Argument(
+        "", metavar="[RECIPE]", help="A recipe file or a built-in name ('quietformer recipes'); small/opt by default."
+    ),
+    variants: str = typer.Option(
+        "", "--variants", metavar="A,B,...", help="Which of the recipe's variants; all of them by default."
+    ),
+    seeds: int = typer.Option(2, "--seeds", min=1, help="Training runs of each variant."),
+    out: Path | None = typer.Option(
+        None, "--out", metavar="DIR", help="The folder for everything; NAME-compare by default. The same again goes on."
+    ),
+    changes: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="Change a field of the recipe for all variants; repeatable."
+    ),
+    bits: str = typer.Option("w8a8", "--bits", metavar="WxAy,...", help="How the trained models are quantized."),
+    calibrations: int = typer.Option(3, "--calibrations", min=1, help="How often each model is calibrated."),
+    sequences: int = typer.Option(256, "--sequences", min=2, help="Validation sequences or images to evaluate on."),
+    real: bool = typer.Option(True, help="Also export real INT8 and evaluate it."),
+    threads: int = typer.Option(
+        1, "--threads", min=1, help="Threads of a run; another number gives other last digits."
+    ),
+    jobs: JobsOption = 1,
+    ray: RayOption = "",
+    retry: RetryOption = False,
+    json_path: JsonOption = None,
+) -> None:
+    """Train variants of a recipe under equal conditions, quantize and export each, and set them side by side."""
+    check_place(json_path)
+    with working("starting"):
+        from quietformer.study.design import Measures, Study
+        from quietformer.train.recipe_files import DEFAULT, read_changes, read_recipe
+
+        name = recipe or DEFAULT
+        there = read_recipe(name)
+        chosen = [part.strip() for part in variants.split(",") if part.strip()] or list(there.variants)
+        if not chosen:
+            raise QuietformerError(f"{name} has no variants to compare; add some under 'variants', or use sweep")
+        study = Study(
+            name=f"{there.name}-compare", about=there.about, recipe=name, set=read_changes(changes),
+            grid={"variant": chosen}, seeds=tuple(range(seeds)), threads=threads,
+            measures=Measures(
+                bits=tuple(bits.split(",")), calibrations=calibrations, sequences=sequences, real=real, pages=True
+            ),
+        )  # fmt: skip
+    _run(study, out or Path(study.name), jobs, ray, retry, json_path)
+
+
+def sweep(
+    file: str = typer.Argument(
+        "",
+        metavar="[FILE]",
+        help="A YAML file with recipe, grid and seeds, or a built-in name; without one, their list.",
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", metavar="DIR", help="The folder for everything; FILE's name by default. The same again goes on."
+    ),
+    jobs: JobsOption = 1,
+    ray: RayOption = "",
+    retry: RetryOption = False,
+    json_path: JsonOption = None,
+) -> None:
+    """Run a recipe over a grid of its fields; killed at any moment, the same command goes on and repeats nothing."""
+    check_place(json_path)
+    with working("starting"):
+        from quietformer.study.design import built_in_studies, find_study, read_study
+
+        if not file:
+            known = {name: read_study(find_study(name)) for name in built_in_studies()}
+    if not file:
+        write_json(json_path, {name: study.to_dict() for name, study in known.items()})
+        for name, study in known.items():
+            print(f"{name}\n  {study.about}\n  {len(study.trials())} runs of {study.recipe}")
+        print("\nquietformer sweep NAME [--out DIR] [--jobs N]; docs/study.md says how to write one")
+        return
+    with working("starting"):
+        study = read_study(find_study(file))
+    _run(study, out or Path(study.name), jobs, ray, retry, json_path)
+
+
+def _run(study: Study, out: Path, jobs: int, ray: str, retry: bool, json_path: Path | None) -> None:
+    with working("starting"):
+        from quietformer.report.page import write_page
+        from quietformer.study.study import run_study
+        from quietformer.train.interrupt import StoppedError
+    if ray and jobs > 1:
+        raise QuietformerError("give --jobs or --ray, not both")
+    try:
+        with Told() as told:
+            figures = run_study(study, out, jobs=jobs, ray=ray, retry=retry, say=told.say, tell=told.tell)
+    except StoppedError as stopped:
+        print(stopped, file=sys.stderr, flush=True)
+        raise typer.Exit(130) from None
+    write_json(json_path, figures)
+    write_page(figures, out / PAGE)
+    print_study(figures)
+    drawn = _draw(figures, out / FIGURES)
+    print(f"\npage {out / PAGE}, figures {out / 'study.json'}" + (f", plots in {out / FIGURES}" if drawn else ""))
+    if any(row["failed"] for row in figures["rows"]):
+        print("some runs failed; --retry runs them again")
+
+
+def _draw(figures: dict[str, Any], folder: Path) -> bool:
+    """Plots as files, where matplotlib is there to draw them."""
+    from quietformer.report.study_figures import draw_study
+
+    try:
+        return bool(draw_study(figures, folder))
+    except QuietformerError as error:
+        print(error, file=sys.stderr)
+        return False
+
+
+def print_study(figures: dict[str, Any]) -> None:
+    """The table on the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from quietformer.study.table import columns, label
+
+    # A file or a pipe has no edge to break lines at.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
+    console.print(Text(f"\n{figures['sentence']}", style="bold"))
+    table = Table(title=f"\n{figures['name']}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    chosen = columns(figures["rows"])
+    for title, _ in chosen:
+        table.add_column(title, justify="right" if title else "left", no_wrap=not title)
+    for row in figures["rows"]:
+        table.add_row(*(cell(row) for _, cell in chosen))
+    console.print(table)
+    for row in figures["rows"]:
+        for text in row["failed"]:
+            console.print(f"{label(row['at'])}, {text}")
+    if figures["paper"]:
+        console.print(f"\nthe paper: {figures['paper']}")

@@ -1,0 +1,141 @@
+"""A study as pictures for a paper or a document, PNG and SVG, from the same JSON as its page."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quietformer.report.figures import save_figure, subplots, use_matplotlib
+from quietformer.study.design import BITS, VARIANT, short
+from quietformer.study.table import label
+
+PANELS = (
+    ("float", "floating point", False),
+    ("quantized", "quantized", False),
+    ("infinity_norm", "largest value", True),
+    ("kurtosis", "kurtosis", True),
+)
+"""What is drawn over the grid, and whether on a logarithmic scale."""
+FAR = 1.5
+"""Perplexities whose largest is so many times the smallest are drawn on a logarithmic scale."""
+
+
+def draw_study(figures: dict[str, Any], folder: Path) -> list[Path]:
+    """A heat map of two fields, lines over one, and the curves over the steps of every setting."""
+    use_matplotlib()
+    rows = [row for row in figures["rows"] if row.get("float") is not None]
+    if not rows:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    axes = list(figures["study"]["grid"])
+    drawn = []
+    if len(axes) == 2:
+        drawn += save_figure(_heat(figures, rows, axes), folder / "heat")
+    elif len(axes) == 1 and axes[0] != VARIANT:
+        drawn += save_figure(_lines(figures, rows, axes[0]), folder / "lines")
+    if any(trial.get("curve") for trial in figures["trials"]):
+        drawn += save_figure(_curves(figures), folder / "curves")
+    return drawn
+
+
+def _title(figures: dict[str, Any], what: str) -> str:
+    measure = {"top1": "accuracy"}.get(figures["primary"], figures["primary"])
+    return f"{measure}, {what}" if what in ("floating point", "quantized") else what
+
+
+def _wide(values: list[float]) -> bool:
+    known = [value for value in values if math.isfinite(value) and value > 0]
+    return bool(known) and max(known) > FAR * min(known)
+
+
+def _heat(figures: dict[str, Any], rows: list[dict[str, Any]], axes: list[str]) -> Any:
+    from matplotlib.colors import LogNorm
+
+    grid = figures["study"]["grid"]
+    figure, places = subplots(1, len(PANELS), 2.3)
+    for axis, (key, what, log) in zip(places[0], PANELS, strict=True):
+        values = np.full((len(grid[axes[0]]), len(grid[axes[1]])), np.nan)
+        for row in rows:
+            mean = (row[key] or {}).get("mean")
+            at = grid[axes[0]].index(row["at"][axes[0]]), grid[axes[1]].index(row["at"][axes[1]])
+            values[at] = np.nan if mean is None else mean
+        scale = LogNorm() if (log or _wide(values.ravel().tolist())) and np.nanmin(values) > 0 else None
+        axis.imshow(
+            values, cmap="Blues" if figures["better"] == "lower" or log else "Blues_r", norm=scale, aspect="auto"
+        )
+        for (i, j), value in np.ndenumerate(values):
+            dark = _share(values, value, scale is not None) > 0.55
+            ink = "white" if dark == (figures["better"] == "lower" or log) and math.isfinite(value) else "black"
+            axis.text(
+                j, i, f"{value:.3g}" if math.isfinite(value) else "–", ha="center", va="center", fontsize=6, color=ink
+            )
+        axis.set_xticks(range(values.shape[1]), [str(value) for value in grid[axes[1]]], fontsize=6)
+        axis.set_yticks(range(values.shape[0]), [str(value) for value in grid[axes[0]]], fontsize=6)
+        axis.set_xlabel(short(axes[1]))
+        axis.set_title(_title(figures, what), fontsize=8)
+    places[0, 0].set_ylabel(short(axes[0]))
+    return figure
+
+
+def _share(values: Any, value: float, log: bool) -> float:
+    """Where a value lies between the smallest and the largest."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if not math.isfinite(value) or high <= low:
+        return 0.0
+    return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
+
+
+def _lines(figures: dict[str, Any], rows: list[dict[str, Any]], field: str) -> Any:
+    """Over one field: quality with and without quantization, largest value, kurtosis."""
+    figure, places = subplots(1, 3, 2.3)
+    order = list(range(len(rows)))
+    names = [str(row["at"][field]) for row in rows]
+
+    def draw(axis: Any, key: str, text: str) -> None:
+        means = [(row[key] or {}).get("mean") for row in rows]
+        stds = [(row[key] or {}).get("std") or 0.0 for row in rows]
+        known = [i for i in order if means[i] is not None]
+        axis.errorbar(known, [means[i] for i in known], [stds[i] for i in known], fmt="o-", ms=3, capsize=2, label=text)
+
+    draw(places[0, 0], "float", "floating point")
+    several = field != BITS and len({row["bits"] for row in rows}) == 1
+    draw(places[0, 0], "quantized", rows[0]["bits"].upper() if several else "quantized")
+    draw(places[0, 1], "infinity_norm", "largest value")
+    draw(places[0, 2], "kurtosis", "kurtosis")
+    places[0, 0].legend(frameon=False, fontsize=7)
+    measured = [(row["quantized"] or {}).get("mean") or math.nan for row in rows]
+    if figures["better"] == "lower" and _wide([*measured, *(row["float"]["mean"] or math.nan for row in rows)]):
+        places[0, 0].set_yscale("log")
+    measure = {"top1": "accuracy"}.get(figures["primary"], figures["primary"])
+    for axis, title in zip(places[0], (measure, "largest value", "kurtosis"), strict=True):
+        axis.set_xticks(order, names, fontsize=6, rotation=0 if len(order) < 7 else 45)
+        axis.set_xlabel(short(field))
+        axis.set_title(title, fontsize=8)
+    return figure
+
+
+def _curves(figures: dict[str, Any]) -> Any:
+    """Loss and the largest value over the steps, one colour a setting, one line a seed."""
+    import matplotlib.pyplot as plt
+
+    figure, places = subplots(1, 2, 2.4)
+    colours: dict[str, Any] = {}
+    for trial in figures["trials"]:
+        if not trial.get("curve"):
+            continue
+        name = label(trial["at"])
+        new = name not in colours
+        colour = colours.setdefault(name, plt.get_cmap("tab20")(len(colours) % 20))
+        for axis, key in zip(places[0], ("loss", "ffn_infinity_norm"), strict=True):
+            points = [(point["step"], point[key]) for point in trial["curve"] if point.get(key) is not None]
+            if points:
+                steps, values = zip(*points, strict=True)
+                axis.plot(steps, values, lw=0.9, color=colour, label=name if new else None)
+    places[0, 0].set(xlabel="step", title="training loss")
+    places[0, 1].set(xlabel="step", title="largest FFN output", yscale="log")
+    if len(colours) <= 12:
+        places[0, 0].legend(frameon=False, fontsize=6)
+    return figure

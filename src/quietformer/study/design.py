@@ -1,0 +1,194 @@
+"""What a study is made of: a recipe, fields to vary, seeds, and what is measured of every run."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from quietformer.errors import SpecError
+from quietformer.recipe import Recipe, is_path, listed
+from quietformer.specs import QuantSpec, Spec, estimators, nearest, nested, parse_bits
+from quietformer.train.recipe_files import BUILT_IN, parse_yaml, read_recipe, with_fields
+
+VARIANT, BITS = "variant", "bits"
+"""Two axes that are no fields of a recipe: its variants by name, and how a trained model is quantized."""
+EXPORTED = "w8a8"
+"""What onnxruntime has integers for; fewer bits are simulated alone."""
+STUDIES = BUILT_IN.parent / "studies"
+NAME_LENGTH = 80
+
+
+def _bits(value: Any) -> Any:
+    """One or several, in small letters."""
+    several = [value] if isinstance(value, str) else value
+    return tuple(str(one).lower() for one in several) if isinstance(several, (list, tuple)) else several
+
+
+def _grid(value: Any) -> Any:
+    """Bits in the same letters as they are measured under."""
+    if not isinstance(value, Mapping) or BITS not in value:
+        return value
+    return {**value, BITS: list(_bits(value[BITS]) or ())}
+
+
+class Measures(Spec):
+    """What is measured of a trained model."""
+
+    title: ClassVar[str] = "measures"
+    bits: Annotated[tuple[str, ...], BeforeValidator(_bits)] = Field(
+        default=("w8a8",), min_length=1, description="how it is quantized, e.g. [w8a8, w6a6, w4a8]"
+    )
+    calibrations: int = Field(default=3, ge=1, description="how often it is calibrated, each time on other examples")
+    sequences: int = Field(default=256, ge=2, description="validation sequences or images to evaluate on")
+    real: bool = Field(default=False, description="also export real INT8 and evaluate it in onnxruntime")
+    pages: bool = Field(default=False, description="also leave the page of `inspect` with every run")
+
+    @model_validator(mode="after")
+    def _bits_can_be_read(self) -> Measures:
+        for text in self.bits:
+            quantization(text)
+        return self
+
+
+def quantization(bits: str) -> QuantSpec:
+    """The paper's: min-max ranges at 8 bits, for fewer the weights' by mean squared error."""
+    weights, activations = parse_bits(bits)
+    return QuantSpec(
+        weight_bits=weights,
+        activation_bits=activations,
+        weights=estimators.read("minmax" if weights >= 8 else "mse"),
+    )
+
+
+class Study(Spec):
+    """A grid over fields of a recipe; every point is run once for each seed."""
+
+    title: ClassVar[str] = "study"
+    name: str = Field(default="study", min_length=1)
+    about: str = ""
+    recipe: str = Field(min_length=1, description="a recipe file or a built-in name")
+    set: dict[str, Any] = Field(default_factory=dict, description="fields that every run has otherwise than the recipe")
+    grid: Annotated[dict[str, list[Any]], BeforeValidator(_grid)] = Field(
+        min_length=1, description="values by field; also `variant` and `bits`"
+    )
+    variants: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="variants of the study's own, fields and values by name"
+    )
+    seeds: Annotated[tuple[int, ...], BeforeValidator(listed)] = Field(default=(0,), min_length=1)
+    measures: Annotated[Measures, BeforeValidator(lambda value: nested(Measures, value))] = Field(
+        default_factory=Measures
+    )
+    threads: int = Field(
+        default=1, ge=1, description="threads of a run; the same wherever it runs, for the same figures"
+    )
+    paper: str = Field(default="", description="what the paper says of this, to be set beside it")
+
+    @model_validator(mode="after")
+    def _values_to_vary(self) -> Study:
+        for field, values in self.grid.items():
+            if not values:
+                raise ValueError(f"grid: {field} has no values")
+            if len({json.dumps(value, sort_keys=True, default=str) for value in values}) < len(values):
+                raise ValueError(f"grid: {field} has a value twice")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("a seed twice")
+        for text in self.grid.get(BITS, ()):
+            quantization(str(text))
+        return self
+
+    @property
+    def measured(self) -> Measures:
+        """With the bits of the grid, which ask for no other training."""
+        return self.measures.model_copy(update={"bits": _bits(self.grid.get(BITS, self.measures.bits))})
+
+    @property
+    def trained(self) -> dict[str, list[Any]]:
+        """The axes that ask for a training run each."""
+        return {field: values for field, values in self.grid.items() if field != BITS}
+
+    def trials(self) -> list[Trial]:
+        """Every point with every seed; a mistake in any of them is told before the first is run."""
+        points = [
+            (dict(zip(self.trained, values, strict=True)), seed)
+            for values in itertools.product(*self.trained.values())
+            for seed in self.seeds
+        ]
+        names = Counter(trial_name(at, seed) for at, seed in points)
+        return [
+            Trial(trial_name(at, seed, alone=names[trial_name(at, seed)] == 1), at, seed, self._recipe(at, seed))
+            for at, seed in points
+        ]
+
+    def _recipe(self, at: Mapping[str, Any], seed: int) -> Recipe:
+        variant = str(at.get(VARIANT, ""))
+        own = self.variants.get(variant)
+        recipe = read_recipe(self.recipe, variant="" if own is not None else variant)
+        fields = {field: value for field, value in at.items() if field != VARIANT}
+        try:
+            recipe = with_fields(recipe, {**self.set, **(own or {}), "seed": seed, "variants": {}})
+            for field, value in fields.items():  # one by one: a gate by its name, then a field of that gate
+                recipe = with_fields(recipe, {field: value})
+            return recipe
+        except SpecError as error:
+            raise SpecError(f"{trial_name(at, seed)}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a study."""
+
+    name: str
+    at: dict[str, Any]
+    seed: int
+    recipe: Recipe
+
+
+def trial_name(at: Mapping[str, Any], seed: int, *, alone: bool = True) -> str:
+    """A folder's name that people can read: `gamma=-0.03,zeta=1,seed=0`; with a digest if it is long or not alone."""
+    parts = [f"{short(field)}={value}" if field != VARIANT else str(value) for field, value in at.items()]
+    name = re.sub(r"[^A-Za-z0-9=.,+-]+", "_", ",".join([*parts, f"seed={seed}"])).strip("_.")
+    if alone and len(name) <= NAME_LENGTH:
+        return name
+    digest = hashlib.sha256(json.dumps([at, seed], sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return f"{name[: NAME_LENGTH - 9]}-{digest}"
+
+
+def short(field: str) -> str:
+    """`gamma` of `attention.normalizer.gamma`."""
+    return field.rpartition(".")[2]
+
+
+def built_in_studies() -> list[str]:
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def find_study(name: str) -> Path:
+    """A file, or a built-in study by its name."""
+    path = Path(name) if is_path(name) else STUDIES / f"{name}.yaml"
+    if path.is_file():
+        return path
+    if is_path(name):
+        raise SpecError(f"{name} is not there; give a study's file, or one of {', '.join(built_in_studies())}")
+    raise SpecError(f"unknown study {name!r}{nearest(name, built_in_studies())}")
+
+
+def read_study(path: Path) -> Study:
+    """From a YAML file; a recipe that lies beside it is found from there."""
+    fields = parse_yaml(path)
+    recipe = fields.get("recipe")
+    if isinstance(recipe, str) and is_path(recipe) and (beside := path.parent / recipe).is_file():
+        fields["recipe"] = str(beside)
+    fields.setdefault("name", path.stem)
+    try:
+        return Study(**fields)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None

@@ -1,0 +1,183 @@
+"""The runs of a study as the table that papers print: one row a setting, mean and standard deviation over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quietformer.analysis.cost import SCALES, cost, spread
+from quietformer.study.design import BITS, EXPORTED, VARIANT, Study, short
+
+Pick = Callable[[dict[str, Any]], float | None]
+
+
+def study_rows(study: Study, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every point of the grid with its figures over seeds; a point of whose runs none came through has none."""
+    rows = []
+    for at in _points(results):
+        of_point = [result for result in results if result["at"] == at]
+        whole = [result for result in of_point if "failed" not in result]
+        shared = {
+            "runs": len(whole),
+            "failed": [f"seed {result['seed']}: {result['failed']}" for result in of_point if "failed" in result],
+        }
+        for bits in study.measured.bits:
+            place = {field: at[field] if field != BITS else bits for field in study.grid}
+            row: dict[str, Any] = {"at": place, "bits": bits, **shared}
+            rows.append(row | (_figures(whole, bits) if whole else {}))
+    return rows
+
+
+def _points(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for result in results:
+        if result["at"] not in found:
+            found.append(result["at"])
+    return found
+
+
+def _figures(runs: list[dict[str, Any]], bits: str) -> dict[str, Any]:
+    primary = runs[0]["primary"]
+
+    def over_seeds(pick: Pick) -> dict[str, float | None] | None:
+        values = [pick(run) for run in runs]
+        return None if all(value is None for value in values) else spread(values)
+
+    return {
+        "attention": runs[0]["attention"],
+        "primary": primary,
+        "better": runs[0]["better"],
+        "float": spread([run["float"][primary] for run in runs]),
+        "quantized": spread([run["quantized"][bits][primary]["mean"] for run in runs]),
+        # Of the same model calibrated on other examples: how much of a difference is chance.
+        "calibrations_std": over_seeds(lambda run: run["quantized"][bits][primary]["std"]),
+        "real": over_seeds(lambda run: _real(run, primary)) if bits == EXPORTED else None,
+        "infinity_norm": over_seeds(lambda run: run["outliers"].get("infinity_norm")),
+        "kurtosis": over_seeds(lambda run: run["outliers"].get("kurtosis")),
+        "dead_rows": over_seeds(lambda run: _last(run, "dead_rows")),
+        "most_dead_rows": over_seeds(lambda run: max(_points_of(run, "dead_rows"), default=None)),
+        "gate_openness": over_seeds(lambda run: _last(run, "gate_openness")),
+        "beside": {name: spread([run["beside"][name] for run in runs]) for name in runs[0]["beside"]},
+        "seconds": over_seeds(lambda run: run["seconds"]),
+        "paper": runs[0]["paper"],
+    }
+
+
+def _real(run: dict[str, Any], primary: str) -> float | None:
+    return ((run["real"] or {}).get("figures") or {}).get(primary)
+
+
+def _points_of(run: dict[str, Any], key: str) -> list[float]:
+    return [point[key] for point in run["curve"] if point.get(key) is not None]
+
+
+def _last(run: dict[str, Any], key: str) -> float | None:
+    return next(iter(reversed(_points_of(run, key))), None)
+
+
+def label(at: dict[str, Any]) -> str:
+    """`gamma -0.03, zeta 1.0`; a variant by its name."""
+    return ", ".join(
+        str(value) if field in (VARIANT, BITS) else f"{short(field)} {value}" for field, value in at.items()
+    )
+
+
+def effect(row: dict[str, Any]) -> str:
+    """What quantization does at this point: `none`, `little`, `harm`, `broken`, or `unknown`."""
+    if "float" not in row or row["float"] is None:
+        return "unknown"
+    lost = cost(row["float"]["mean"], (row["quantized"] or {}).get("mean"), row["better"])
+    if lost is None:
+        return "unknown"
+    nothing, little, broken = SCALES[row["better"]]
+    return "none" if lost <= nothing else "little" if lost <= little else "harm" if lost <= broken else "broken"
+
+
+VERBS = {"none": "costs next to nothing", "little": "costs a little", "harm": "costs quality", "broken": "breaks"}
+
+
+def in_words(rows: list[dict[str, Any]]) -> str:
+    """`W8A8 breaks vanilla (151.2 -> 212.0); costs next to nothing: gated (152.1 -> 152.3).`"""
+    bits = {row["bits"] for row in rows}
+    first = next(iter(row["bits"] for row in rows), "")
+    chosen = [row for row in rows if row["bits"] == ("w8a8" if "w8a8" in bits else first)]
+    parts = []
+    for kind in ("broken", "harm", "little", "none"):
+        hit = [row for row in chosen if effect(row) == kind]
+        if hit:
+            named = ", ".join(f"{label(row['at'])} ({_change(row)})" for row in hit[:4])
+            more = f" and {len(hit) - 4} more" if len(hit) > 4 else ""
+            parts.append(f"{VERBS[kind]}: {named}{more}")
+    if not parts:
+        return "No run came through."
+    return f"{chosen[0]['bits'].upper()} {'; '.join(parts)}."
+
+
+def _change(row: dict[str, Any]) -> str:
+    return f"{shown(row['float'], row['primary'])} -> {shown(row['quantized'], row['primary'])}"
+
+
+def shown(figure: dict[str, float | None] | None, measure: str = "", *, spread: bool = False) -> str:
+    """A mean as people read it, with its standard deviation if that is asked for."""
+    if figure is None:
+        return "-"
+    if figure["mean"] is None:
+        return "broken"
+    mean, std = figure["mean"], figure["std"] or 0.0
+    if measure in ("top1", "agreement"):
+        mean, std = 100 * mean, 100 * std
+    places = 0 if abs(mean) >= 1000 else 1 if abs(mean) >= 100 else 2
+    text = f"{mean:,.{places}f}"
+    return f"{text} ± {std:,.{places}f}" if spread else text
+
+
+Cell = Callable[[dict[str, Any]], str]
+
+
+def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
+    """Titles and what to print under each, of what the rows have; the first has no title."""
+    primary = next((row["primary"] for row in rows if "primary" in row), "")
+    name = {"top1": "accuracy, %"}.get(primary, primary)
+    beside: dict[str, Any] = next((row["beside"] for row in rows if "beside" in row), {})
+    several = len({row["bits"] for row in rows}) > 1
+
+    def mean(key: str) -> Cell:
+        return lambda row: shown(row.get(key), primary if key in ("float", "quantized", "real") else "", spread=True)
+
+    found: list[tuple[str, Cell]] = [("", lambda row: label(row["at"]))]
+    if several and not any(BITS in row["at"] for row in rows):
+        found.append((BITS, lambda row: row["bits"].upper()))
+    quantized = "quantized" if several else next((row["bits"].upper() for row in rows), "quantized")
+    found += [(name, mean("float")), (quantized, mean("quantized"))]
+    if any(row.get("real") for row in rows):
+        found.append(("real INT8", mean("real")))
+    found += [("largest value", mean("infinity_norm")), ("kurtosis", mean("kurtosis"))]
+    if any((row.get("most_dead_rows") or {}).get("mean") for row in rows):
+        found.append(("dead rows, %", lambda row: shown(_times(row.get("dead_rows"), 100))))
+    for key, title in (("bigram_perplexity", "bigram"), ("majority_accuracy", "largest class, %")):
+        if key in beside:
+            scale = 100 if "%" in title else 1
+            found.append((title, lambda row, k=key, s=scale: shown(_times((row.get("beside") or {}).get(k), s))))  # type: ignore[misc]
+    found.append(("min", lambda row: shown(_times(row.get("seconds"), 1 / 60))))
+    found.append(("runs", lambda row: str(row["runs"]) + (f" ({len(row['failed'])} failed)" if row["failed"] else "")))
+    return found
+
+
+def _times(figure: dict[str, float | None] | None, scale: float) -> dict[str, float | None] | None:
+    if figure is None:
+        return None
+    return {name: None if value is None else value * scale for name, value in figure.items()}
+
+
+def one_line(result: dict[str, Any]) -> str:
+    """A run as it ends."""
+    if "failed" in result:
+        return f"{result['name']} failed: {result['failed']}"
+    primary = result["primary"]
+    quantized = ", ".join(
+        f"{bits.upper()} {shown(found[primary], primary)}" for bits, found in result["quantized"].items()
+    )
+    floating = shown({"mean": result["float"][primary], "std": 0.0}, primary)
+    outliers = result["outliers"]
+    norm = f"; largest value {outliers['infinity_norm']:.4g}" if "infinity_norm" in outliers else ""
+    return f"{result['name']}: {primary} {floating}, {quantized}{norm}; {result['seconds'] / 60:.1f} min"

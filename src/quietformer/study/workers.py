@@ -1,0 +1,253 @@
+"""Where the runs of a study are carried out: here one after another, in processes of this machine, or on a Ray cluster.
+
+Whichever it is, a run is a folder, has the same number of threads and gives the same figures; one that fails says why and
+the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import write_json
+from quietformer.recipe import Recipe
+from quietformer.study.design import Measures, Trial
+from quietformer.study.trial import TRIAL, Tell, run_trial
+from quietformer.train.interrupt import StoppedError
+
+TASK, LOG, FAILED, MARK = "task.json", "log.txt", "failed.json", ".study"
+"""Files: what a process is to do, what it said, why a run failed; and in the study's folder, what tells it from others."""
+POLL = 0.5
+STOPPED = 130
+CONNECTED_WITHIN = 10.0
+NODE_DEATHS = 10
+"""How often a run is begun again because the node it was on is gone."""
+
+Done = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trial, its folder and how it is run, as something that can be sent to another process."""
+
+    trial: Trial
+    measures: Measures
+    folder: Path
+    threads: int
+    mark: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        trial = self.trial
+        return {
+            "name": trial.name, "at": trial.at, "seed": trial.seed, "recipe": trial.recipe.to_dict(),
+            "measures": self.measures.to_dict(), "folder": str(self.folder.absolute()), "threads": self.threads,
+            "mark": self.mark,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, sent: dict[str, Any]) -> Task:
+        trial = Trial(sent["name"], sent["at"], sent["seed"], Recipe(**sent["recipe"]))
+        return cls(trial, Measures(**sent["measures"]), Path(sent["folder"]), sent["threads"], sent["mark"])
+
+
+def carry_out(task: Task, *, say: Callable[[str], None], tell: Tell) -> dict[str, Any]:
+    """The figures, or a mapping with `failed` that says what went wrong; only being asked to stop is passed on."""
+    (task.folder / FAILED).unlink(missing_ok=True)
+    try:
+        with _threads(task.threads):
+            return run_trial(task.trial, task.measures, task.folder, say=say, tell=tell)
+    except StoppedError:
+        raise
+    except Exception as error:
+        # Of anybody's mistake: a study of a hundred runs does not end with the tenth.
+        kind = "" if isinstance(error, QuietformerError) else f"{type(error).__name__}: "
+        return failure(task, kind + in_one_line(error))
+
+
+def failure(task: Task, why: str) -> dict[str, Any]:
+    found = {"name": task.trial.name, "at": task.trial.at, "seed": task.trial.seed, "failed": why}
+    with contextlib.suppress(OSError):
+        task.folder.mkdir(parents=True, exist_ok=True)
+        write_json(task.folder / FAILED, found)
+    return found
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_after_another(tasks: list[Task], done: Done, *, say: Callable[[str], None], tell: Tell) -> None:
+    for task in tasks:
+        say(f"\n{task.trial.name}")
+        done(carry_out(task, say=say, tell=tell))
+
+
+def in_processes(tasks: list[Task], done: Done, jobs: int) -> None:
+    """So many processes at a time, one a run: a run that takes its process down takes nothing else with it."""
+    running: set[subprocess.Popen[bytes]] = set()
+    stopping = threading.Event()
+
+    def start(task: Task) -> dict[str, Any] | None:
+        if stopping.is_set():
+            return None
+        task.folder.mkdir(parents=True, exist_ok=True)
+        write_json(task.folder / f".{TASK}", task.to_dict())
+        with (task.folder / f".{LOG}").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "quietformer.study.workers", str(task.folder / f".{TASK}"), str(os.getpid())],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": str(task.threads)},
+            )  # fmt: skip
+        running.add(process)
+        code = process.wait()
+        running.discard(process)
+        if code == STOPPED or stopping.is_set():
+            return None
+        return _result(task, code)
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        for process in list(running):
+            process.send_signal(signal.SIGTERM)
+
+    with _on_signals(stop), ThreadPoolExecutor(jobs) as pool:
+        waiting: set[Future[dict[str, Any] | None]] = {pool.submit(start, task) for task in tasks}
+        while waiting:
+            ended, waiting = wait(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
+            for future in ended:
+                if (found := future.result()) is not None:
+                    done(found)
+    if stopping.is_set():
+        raise StoppedError("stopped; the same command goes on from there")
+
+
+def _result(task: Task, code: int) -> dict[str, Any]:
+    """What a process has left."""
+    for name in (FAILED, TRIAL):
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((task.folder / name).read_text(encoding="utf-8"))
+            return found
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    return failure(task, f"its process {how}; see {task.folder / f'.{LOG}'}")
+
+
+@contextlib.contextmanager
+def _on_signals(stop: Callable[..., None]) -> Iterator[None]:
+    """Ctrl-C and a cluster's SIGTERM go to the runs, which save and stop; only the main thread can listen."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def on_ray(tasks: list[Task], done: Done, address: str) -> None:
+    """On a Ray cluster: a run that was on a node that is gone is gone on with on another, if it can see the folder."""
+    ray = _connected(address)
+    remote = ray.remote(num_cpus=tasks[0].threads, max_retries=NODE_DEATHS)(_on_node)
+    try:
+        pending = {remote.remote(task.to_dict()): task for task in tasks}
+        while pending:
+            (ended, *_), _ = ray.wait(list(pending), num_returns=1)
+            task = pending.pop(ended)
+            try:
+                done(_brought_home(task, ray.get(ended)))
+            except ray.exceptions.RayError as error:
+                done(failure(task, in_one_line(error)))
+    finally:
+        ray.shutdown()
+
+
+def _connected(address: str) -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise QuietformerError("--ray needs Ray; pip install quietformer[ray]") from None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere that nobody named
+    host, sign, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        if sign and port.isdigit():  # Ray itself would go on trying for minutes
+            socket.create_connection((host, int(port)), timeout=CONNECTED_WITHIN).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        raise QuietformerError(
+            f"no Ray cluster at {address}: {in_one_line(error)}; start one with 'ray start --head', or give 'local'"
+        ) from None
+    return ray
+
+
+def _on_node(sent: dict[str, Any]) -> dict[str, Any]:
+    """In the study's own folder if this node can see it, in a folder of the node's own otherwise."""
+    task = Task.from_dict(sent)
+    try:
+        shared = (task.folder.parent.parent / MARK).read_text(encoding="utf-8") == task.mark
+    except OSError:
+        shared = False
+    if not shared:
+        own = Path(tempfile.gettempdir()) / f"quietformer-{task.mark}" / task.folder.name
+        task = Task(task.trial, task.measures, own, task.threads, task.mark)
+    found = carry_out(task, say=lambda text: None, tell=lambda what, done, total: None)
+    return found | {"folder": str(task.folder), "host": os.uname().nodename, "shared": shared}
+
+
+def _brought_home(task: Task, found: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a run whose folder is elsewhere are written here; its model stays where it was trained."""
+    shared, folder, host = found.pop("shared"), found.pop("folder"), found.pop("host")
+    if not shared and "failed" not in found:
+        task.folder.mkdir(parents=True, exist_ok=True)
+        found["elsewhere"] = f"{host}:{folder}"
+        write_json(task.folder / TRIAL, found)
+    elif not shared:
+        failure(task, found["failed"])
+    return found
+
+
+def _follow(parent: int) -> None:
+    """End with the process that started this one, however that ended: a run nobody waits for would only be in the way."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os._exit(STOPPED)
+
+
+def main() -> None:
+    """`python -m quietformer.study.workers TASK PARENT`: one run in a process of its own."""
+    path, parent = Path(sys.argv[1]), int(sys.argv[2])
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    task = Task.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        found = carry_out(task, say=lambda text: print(text, flush=True), tell=lambda what, done, total: None)
+    except StoppedError as stopped:
+        print(stopped, flush=True)
+        sys.exit(STOPPED)
+    sys.exit(1 if "failed" in found else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The table of a study: means and deviations over seeds, what quantization does in words, failures beside."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from quietformer.study.design import Measures, Study
+from quietformer.study.table import columns, effect, in_words, one_line, shown, study_rows
+
+
+def study(**fields):
+    return Study(**({"recipe": "r", "grid": {"variant": ["vanilla", "gated"]}, "seeds": (0, 1)} | fields))
+
+
+def result(variant, seed, floating, quantized, **more):
+    return {
+        "name": f"{variant},seed={seed}", "at": {"variant": variant}, "seed": seed, "attention": "softmax()",
+        "primary": "perplexity", "better": "lower", "float": {"perplexity": floating},
+        "quantized": {bits: {"perplexity": {"mean": value, "std": 0.1}} for bits, value in quantized.items()},
+        "real": None, "outliers": {"infinity_norm": 10.0 + seed, "kurtosis": 3.0}, "curve": [{"step": 1, "dead_rows": 0.25}],
+        "beside": {"bigram_perplexity": 40.0}, "seconds": 60.0, "paper": {},
+    } | more  # fmt: skip
+
+
+RESULTS = [
+    result("vanilla", 0, 20.0, {"w8a8": 40.0}),
+    result("vanilla", 1, 22.0, {"w8a8": 50.0}),
+    result("gated", 0, 21.0, {"w8a8": 21.0}),
+    result("gated", 1, 21.5, {"w8a8": 21.6}),
+]
+
+
+def test_a_row_has_mean_and_deviation_over_seeds():
+    rows = study_rows(study(), RESULTS)
+    assert [row["at"]["variant"] for row in rows] == ["vanilla", "gated"]
+    for key, values in (("float", [20.0, 22.0]), ("quantized", [40.0, 50.0]), ("infinity_norm", [10.0, 11.0])):
+        assert rows[0][key] == {"mean": statistics.fmean(values), "std": statistics.stdev(values)}
+    assert rows[0]["runs"] == 2
+
+
+def test_the_sentence_says_what_breaks_and_what_does_not():
+    rows = study_rows(study(), RESULTS)
+    assert [effect(row) for row in rows] == ["broken", "none"]
+    sentence = in_words(rows)
+    assert "W8A8 breaks: vanilla (21.00 -> 45.00)" in sentence
+    assert "costs next to nothing: gated (21.25 -> 21.30)" in sentence
+
+
+def test_a_failed_run_is_said_and_the_others_are_counted():
+    failed = {"name": "gated,seed=1", "at": {"variant": "gated"}, "seed": 1, "failed": "the loss is not finite"}
+    rows = study_rows(study(), [*RESULTS[:3], failed])
+    assert rows[1]["runs"] == 1
+    assert rows[1]["failed"] == ["seed 1: the loss is not finite"]
+    assert rows[1]["float"]["mean"] == 21.0
+    assert "failed: the loss is not finite" in one_line(failed)
+
+
+def test_a_point_without_a_run_has_no_figures():
+    failed = [
+        {"name": f"gated,seed={seed}", "at": {"variant": "gated"}, "seed": seed, "failed": "no disk"} for seed in (0, 1)
+    ]
+    rows = study_rows(study(), [*RESULTS[:2], *failed])
+    assert "float" not in rows[1]
+    assert effect(rows[1]) == "unknown"
+    cells = {title: cell(rows[1]) for title, cell in columns(rows)}
+    assert cells["perplexity"] == "-"
+    assert cells["runs"] == "0 (2 failed)"
+    assert in_words(study_rows(study(), failed)) == "No run came through."
+
+
+def test_a_model_that_gives_no_number_any_more_is_broken():
+    rows = study_rows(study(), [result("vanilla", 0, 20.0, {"w8a8": None})])
+    assert effect(rows[0]) == "broken"
+    assert shown(rows[0]["quantized"]) == "broken"
+
+
+def test_bits_are_rows_of_the_same_runs():
+    asked = study(grid={"variant": ["vanilla"], "bits": ["w8a8", "w4a8"]})
+    rows = study_rows(asked, [result("vanilla", 0, 20.0, {"w8a8": 21.0, "w4a8": 99.0})])
+    assert [(row["at"]["bits"], row["quantized"]["mean"]) for row in rows] == [("w8a8", 21.0), ("w4a8", 99.0)]
+    both = study(grid={"variant": ["vanilla"]}, measures=Measures(bits=("w8a8", "w4a8")))
+    rows = study_rows(both, [result("vanilla", 0, 20.0, {"w8a8": 21.0, "w4a8": 99.0})])
+    assert [dict((title, cell(row)) for title, cell in columns(rows))["bits"] for row in rows] == ["W8A8", "W4A8"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "measure", "text"),
+    [
+        ({"mean": 0.5, "std": 0.25}, "top1", "50.00 ± 25.00"),
+        ({"mean": 12345.6, "std": 1.0}, "perplexity", "12,346 ± 1"),
+        (None, "perplexity", "-"),
+        ({"mean": None, "std": None}, "perplexity", "broken"),
+    ],
+)
+def test_figures_are_shown_as_people_read_them(figure, measure, text):
+    assert shown(figure, measure, spread=True) == text
