@@ -52,7 +52,7 @@ def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespac
         attention=variant.get("normalizer", ""), gate=variant.get("gate", "none"),
         sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
         evaluation=[Source(path=text) for text in arguments.eval_texts],
-        steps=arguments.steps, batch_size=arguments.batch_size, penalty=variant.get("penalty"), ranges=0.0,
+        steps=arguments.steps, batch_size=arguments.batch_size, learning_rate=3e-4, penalty=variant.get("penalty"), ranges=0.0,
         rounding=0.0, seed=seed,
         sequences=arguments.sequences, changes=["training.evaluate_every=0", "training.save_every=0"],
     )  # fmt: skip

@@ -22,7 +22,7 @@ from quietformer.study.table import columns
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, PLOTS = DOCS / "science.md", DOCS / "figures" / "studies"
-DROPPED = ("curve", "data", "versions", "real")
+DROPPED = ("curve", "versions", "real")
 
 
 def slim(figures: dict[str, Any]) -> dict[str, Any]:

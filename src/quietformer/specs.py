@@ -322,7 +322,7 @@ def nested(cls: type[S], value: Any) -> S | None:
     if value is None or isinstance(value, cls):
         return value
     if isinstance(value, Mapping):
-        return cls(**value)
+        return cls(**{str(key): item for key, item in value.items()})
     raise SpecError(f"{cls.__name__} must be a mapping, got {value!r}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 
 import pytest
@@ -44,6 +45,16 @@ def test_a_study_has_variants_of_its_own_beside_those_of_its_recipe(tmp_path):
     gates = {one.at["variant"]: one.recipe.attention.gate for one in read_study(path).trials()}
     assert gates["vanilla"] is None
     assert (gates["half"].pi_init, gates["gated"].pi_init) == (0.5, 0.25)
+
+
+def test_a_variant_has_the_last_word_over_what_all_runs_share_and_the_point_over_both(tmp_path):
+    path = write_study_file(
+        tmp_path,
+        set={"attention.gate": "mlp"},
+        grid={"variant": ["vanilla", "gated"], "attention.gate.scale": [2.0, 3.0]},
+    )
+    found = [(one.recipe.attention.gate.kind, one.recipe.attention.gate.scale) for one in read_study(path).trials()]
+    assert sorted(found) == [("linear", 2.0), ("linear", 3.0), ("mlp", 2.0), ("mlp", 3.0)]
 
 
 @pytest.mark.parametrize("name", built_in_studies())
@@ -110,6 +121,16 @@ def test_points_whose_names_fall_together_get_folders_of_their_own(tmp_path):
         ({"grid": {"optimizer.learning_rat": [1e-3]}}, "learning_rat"),
         ({"grid": {"variant": ["gatd"]}}, "no variant 'gatd'"),
         ({"grid": {"variant": ["gated"]}, "seeds": [1, 1]}, "a seed twice"),
+        ({"grid": {"optimizer.weight_decay": [0, 0.0]}}, "a value twice"),
+        ({"grid": {"optimizer.betas": [[0.9, 0.99], [0.9, 0.990]]}}, "a value twice"),
+        ({"grid": {"attention.gate": ["linear", "linear()"]}}, "are the same run"),
+        ({"grid": {"seed": [1, 2]}}, "seed is no field to set"),
+        ({"grid": {"variant": ["gated"]}, "set": {"seed": 5}}, "seed is no field to set"),
+        ({"grid": {"bits": 8}}, "valid list, got 8"),
+        ({"grid": {"variant": ["gated"]}, "measures": {1: 2}}, "1"),
+        ({"grid": {"trainer": [{1: "a", "b": "c"}, {}]}}, "trainer"),
+        ({"grid": {"trainer.x": [datetime.date(2020, 1, 1)]}}, "neither number"),
+        ({"grid": {"model.config.foo": [float("nan")]}}, "neither number"),
         ({"grid": {"bits": ["8"]}}, "written like w8a8"),
         ({"grid": {"variant": ["gated"]}, "measures": {"bits": "int8"}}, "written like w8a8"),
         ({"grid": {"variant": ["gated"]}, "measurs": {}}, "measurs"),

@@ -76,7 +76,7 @@ def test_processes_give_the_same_figures_and_one_that_dies_is_reported(three, tm
     path, whole = three
     out = tmp_path / "processes"
     process = sweep(path, out, "--jobs", 2)
-    tasks = lambda: sorted(out.glob("runs/*/.task.json"))  # noqa: E731
+    tasks = lambda: sorted(out.glob(".tasks/*.json"))  # noqa: E731
     wait_for(tasks)
     victim = tasks()[0]
 
@@ -89,7 +89,7 @@ def test_processes_give_the_same_figures_and_one_that_dies_is_reported(three, tm
         os.kill(pid, signal.SIGKILL)
     said, _ = process.communicate()
     assert process.returncode == 0, said
-    name = victim.parent.name
+    name = victim.stem
     assert f"{name} failed: its process was ended by signal 9" in " ".join(said.split())
     rows, trials = figures_of(out)
     assert sum(row["runs"] for row in rows) == 2
@@ -105,7 +105,7 @@ def test_processes_end_with_the_one_that_started_them(three, tmp_path):
     wait_for(lambda: list(out.glob("runs/*/recipe.yaml")))
     process.kill()
     process.communicate()
-    wait_for(lambda: not subprocess.run(["pgrep", "-f", f"{out}/runs"], capture_output=True, check=False).stdout, 30)
+    wait_for(lambda: not subprocess.run(["pgrep", "-f", f"{out}/.tasks"], capture_output=True, check=False).stdout, 30)
     carried_out(path, out)
     assert figures_of(out) == whole
 
@@ -128,12 +128,40 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path):
     figures = carried_out(path, tmp_path / "out")
     assert [row["runs"] for row in figures["rows"]] == [1, 0]
     assert "larger than the data" in figures["rows"][1]["failed"][0]
-    failed = next((tmp_path / "out" / "runs").glob("*100000*/failed.json"))
+    failed = next((tmp_path / "out" / "failed").glob("*100000*"))
     before = failed.stat().st_mtime_ns
     carried_out(path, tmp_path / "out")
     assert failed.stat().st_mtime_ns == before  # not tried again unless that is asked for
     carried_out(path, tmp_path / "out", retry=True)
     assert failed.stat().st_mtime_ns > before
+
+
+def test_another_study_in_the_folder_is_refused_and_the_first_keeps_its_table(run, tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    carried_out(path, tmp_path / "out")
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "study.yaml")}
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]}, set={"training.steps": 13})
+    assert "training.steps: 12 there, 13 here); choose another --out" in fails(
+        run, "sweep", path, "--out", tmp_path / "out"
+    )
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in before} == before
+
+
+def test_a_failure_of_another_recipe_does_not_count(tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]}, set={"training.batch_size": 100_000})
+    assert carried_out(path, tmp_path / "out")["rows"][0]["runs"] == 0
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    assert carried_out(path, tmp_path / "out")["rows"][0]["runs"] == 1
+
+
+def test_text_that_changed_since_training_is_not_evaluated_on(tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    carried_out(path, tmp_path / "out")
+    text = tmp_path / "text.txt"
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]}, measures={"sequences": 9})
+    text.write_text("\n".join(reversed(text.read_text().splitlines())))
+    figures = carried_out(path, tmp_path / "out")
+    assert "the data has changed" in figures["rows"][0]["failed"][0]
 
 
 def test_another_measure_uses_the_models_that_are_there(tmp_path):
@@ -190,6 +218,7 @@ def test_mistakes_are_one_line(run, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("mine")
     assert "holds other things" in fails(run, "sweep", path, "--out", tmp_path / "other")
+    assert "no Ray cluster at 127.0.0.1:1" in fails(run, "sweep", path, "--ray", "127.0.0.1:1", "--out", tmp_path / "o")
     path.write_text(yaml.safe_dump({"recipe": "recipe.yaml"}))
     assert "grid" in fails(run, "sweep", path)
     assert not (tmp_path / "o").exists()

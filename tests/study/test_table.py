@@ -76,6 +76,23 @@ def test_a_model_that_gives_no_number_any_more_is_broken():
     assert shown(rows[0]["quantized"]) == "broken"
 
 
+def test_a_graph_that_cannot_be_exported_is_no_broken_model():
+    exported = result("vanilla", 0, 20.0, {"w8a8": 21.0}, real={"figures": {"perplexity": 21.5}})
+    refused = result("vanilla", 1, 20.0, {"w8a8": 21.0}, real={"error": "no such operator"})
+    (row,) = study_rows(study(grid={"variant": ["vanilla"]}), [exported, refused])
+    assert row["real"]["mean"] == 21.5
+    assert row["not_exported"] == ["seed 1: no such operator"]
+
+
+def test_one_run_has_no_deviation_to_show():
+    (row,) = study_rows(study(grid={"variant": ["vanilla"]}), [RESULTS[0]])
+    assert {title: cell(row) for title, cell in columns([row])}["perplexity"] == "20.00"
+
+
+def test_a_run_without_a_largest_value_is_told_all_the_same():
+    assert "largest" not in one_line(result("vanilla", 0, 20.0, {"w8a8": 21.0}, outliers={"infinity_norm": None}))
+
+
 def test_bits_are_rows_of_the_same_runs():
     asked = study(grid={"variant": ["vanilla"], "bits": ["w8a8", "w4a8"]})
     rows = study_rows(asked, [result("vanilla", 0, 20.0, {"w8a8": 21.0, "w4a8": 99.0})])

@@ -38,7 +38,7 @@ def retrofit(
     steps: int = typer.Option(1000, "--steps", min=1, help="Steps of fine-tuning."),
     batch_size: int | None = typer.Option(None, "--batch-size", min=1, help="Texts or images a step."),
     length: int | None = typer.Option(None, "--length", min=8, help="Tokens of a sequence at most."),
-    learning_rate: float = typer.Option(3e-4, "--learning-rate", min=0.0, help="Peak learning rate."),
+    learning_rate: float = typer.Option(1.5e-4, "--learning-rate", min=0.0, help="Peak learning rate."),
     gate_factor: float = typer.Option(10.0, "--gate-factor", min=0.01, help="The gates' rate is this times the others'."),
     penalty: float | None = typer.Option(
         None, "--penalty", min=0.0, help="Strength of the penalty on activations; by the model's width, 0: none."
@@ -163,9 +163,8 @@ def _print(figures: dict[str, Any], out: Path) -> None:
     table = Table(title=title, title_justify="left")
     for column in ("", "before", "after"):
         table.add_column(column, justify="right" if column else "left")
-    for row in figures["rows"]:
-        measure = row["what"].rpartition(": ")[2]
-        table.add_row(row["what"], *(_number(row[side], measure) for side in ("before", "after")))
+    for row in table_rows(figures):
+        table.add_row(*row)
     console.print(table)
     if error := (figures["after"]["real"] or {}).get("error"):
         console.print(f"real INT8 was not written: {error}")
@@ -174,6 +173,15 @@ def _print(figures: dict[str, Any], out: Path) -> None:
     print(f"model in {out}, page {out / PAGE}, figures {out / 'retrofit.json'}")
     if (out / "int8").is_dir():
         print(f"INT8 ONNX (per-channel weights) in {out / 'int8'}")
+
+
+def table_rows(figures: dict[str, Any]) -> list[list[str]]:
+    """What is printed of both sides, line by line."""
+    rows = []
+    for row in figures["rows"]:
+        measure = row["what"].rpartition(": ")[2]
+        rows.append([row["what"].replace("_", " "), *(_number(row[side], measure) for side in ("before", "after"))])
+    return rows
 
 
 def _number(value: float | None, measure: str) -> str:

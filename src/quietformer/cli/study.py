@@ -70,7 +70,7 @@ def compare(
                 bits=tuple(bits.split(",")), calibrations=calibrations, sequences=sequences, real=real, pages=True
             ),
         )  # fmt: skip
-    _run(study, out or Path(study.name), jobs, ray, retry, json_path)
+    _run(study, out, jobs, ray, retry, json_path)
 
 
 def sweep(
@@ -102,14 +102,16 @@ def sweep(
         return
     with working("starting"):
         study = read_study(find_study(file))
-    _run(study, out or Path(study.name), jobs, ray, retry, json_path)
+    _run(study, out, jobs, ray, retry, json_path)
 
 
-def _run(study: Study, out: Path, jobs: int, ray: str, retry: bool, json_path: Path | None) -> None:
+def _run(study: Study, place: Path | None, jobs: int, ray: str, retry: bool, json_path: Path | None) -> None:
     with working("starting"):
         from quietformer.report.page import write_page
+        from quietformer.study.design import folder_name
         from quietformer.study.study import run_study
         from quietformer.train.interrupt import StoppedError
+    out = place or Path(folder_name(study.name))
     if ray and jobs > 1:
         raise QuietformerError("give --jobs or --ray, not both")
     try:
@@ -125,6 +127,8 @@ def _run(study: Study, out: Path, jobs: int, ray: str, retry: bool, json_path: P
     print(f"\npage {out / PAGE}, figures {out / 'study.json'}" + (f", plots in {out / FIGURES}" if drawn else ""))
     if any(row["failed"] for row in figures["rows"]):
         print("some runs failed; --retry runs them again")
+    if not any(row["runs"] for row in figures["rows"]):
+        raise typer.Exit(1)
 
 
 def _draw(figures: dict[str, Any], folder: Path) -> bool:
@@ -160,5 +164,7 @@ def print_study(figures: dict[str, Any]) -> None:
     for row in figures["rows"]:
         for text in row["failed"]:
             console.print(f"{label(row['at'])}, {text}")
+        for text in row.get("not_exported", []):
+            console.print(f"{label(row['at'])}, not exported, {text}")
     if figures["paper"]:
         console.print(f"\nthe paper: {figures['paper']}")

@@ -30,20 +30,28 @@ def draw_study(figures: dict[str, Any], folder: Path) -> list[Path]:
     if not rows:
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    axes = list(figures["study"]["grid"])
+    axes = [field for field, values in figures["study"]["grid"].items() if len(values) > 1]
     drawn = []
-    if len(axes) == 2:
-        drawn += save_figure(_heat(figures, rows, axes), folder / "heat")
-    elif len(axes) == 1 and axes[0] != VARIANT:
-        drawn += save_figure(_lines(figures, rows, axes[0]), folder / "lines")
+    # Bits that are no axis of the grid have a picture each.
+    asked = [""] if BITS in axes else list(dict.fromkeys(row["bits"] for row in rows))
+    for bits in asked:
+        chosen = [row for row in rows if bits in ("", row["bits"])]
+        ending = f"-{bits}" if len(asked) > 1 else ""
+        if len(axes) == 2:
+            drawn += save_figure(_heat(figures, chosen, axes), folder / f"heat{ending}")
+        elif len(axes) == 1 and axes[0] != VARIANT:
+            drawn += save_figure(_lines(figures, chosen, axes[0]), folder / f"lines{ending}")
     if any(trial.get("curve") for trial in figures["trials"]):
         drawn += save_figure(_curves(figures), folder / "curves")
     return drawn
 
 
-def _title(figures: dict[str, Any], what: str) -> str:
+def _title(figures: dict[str, Any], rows: list[dict[str, Any]], what: str) -> str:
     measure = {"top1": "accuracy"}.get(figures["primary"], figures["primary"])
-    return f"{measure}, {what}" if what in ("floating point", "quantized") else what
+    if what not in ("floating point", "quantized"):
+        return what
+    bits = {row["bits"] for row in rows}
+    return f"{measure}, {bits.pop().upper() if what == 'quantized' and len(bits) == 1 else what}"
 
 
 def _wide(values: list[float]) -> bool:
@@ -75,7 +83,7 @@ def _heat(figures: dict[str, Any], rows: list[dict[str, Any]], axes: list[str]) 
         axis.set_xticks(range(values.shape[1]), [str(value) for value in grid[axes[1]]], fontsize=6)
         axis.set_yticks(range(values.shape[0]), [str(value) for value in grid[axes[0]]], fontsize=6)
         axis.set_xlabel(short(axes[1]))
-        axis.set_title(_title(figures, what), fontsize=8)
+        axis.set_title(_title(figures, rows, what), fontsize=8)
     places[0, 0].set_ylabel(short(axes[0]))
     return figure
 
@@ -101,8 +109,7 @@ def _lines(figures: dict[str, Any], rows: list[dict[str, Any]], field: str) -> A
         axis.errorbar(known, [means[i] for i in known], [stds[i] for i in known], fmt="o-", ms=3, capsize=2, label=text)
 
     draw(places[0, 0], "float", "floating point")
-    several = field != BITS and len({row["bits"] for row in rows}) == 1
-    draw(places[0, 0], "quantized", rows[0]["bits"].upper() if several else "quantized")
+    draw(places[0, 0], "quantized", "quantized" if field == BITS else rows[0]["bits"].upper())
     draw(places[0, 1], "infinity_norm", "largest value")
     draw(places[0, 2], "kurtosis", "kurtosis")
     places[0, 0].legend(frameon=False, fontsize=7)

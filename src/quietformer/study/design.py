@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from quietformer.train.recipe_files import BUILT_IN, parse_yaml, read_recipe, wi
 
 VARIANT, BITS = "variant", "bits"
 """Two axes that are no fields of a recipe: its variants by name, and how a trained model is quantized."""
+RESERVED = ("seed", "variants")
 EXPORTED = "w8a8"
 """What onnxruntime has integers for; fewer bits are simulated alone."""
 STUDIES = BUILT_IN.parent / "studies"
@@ -28,16 +28,16 @@ NAME_LENGTH = 80
 
 
 def _bits(value: Any) -> Any:
-    """One or several, in small letters."""
+    """One or several, in small letters, each once."""
     several = [value] if isinstance(value, str) else value
-    return tuple(str(one).lower() for one in several) if isinstance(several, (list, tuple)) else several
+    return tuple(dict.fromkeys(str(one).lower() for one in several)) if isinstance(several, (list, tuple)) else several
 
 
 def _grid(value: Any) -> Any:
     """Bits in the same letters as they are measured under."""
-    if not isinstance(value, Mapping) or BITS not in value:
+    if not isinstance(value, Mapping) or not isinstance(value.get(BITS), (list, tuple)):
         return value
-    return {**value, BITS: list(_bits(value[BITS]) or ())}
+    return {**value, BITS: list(_bits(value[BITS]))}
 
 
 class Measures(Spec):
@@ -97,8 +97,13 @@ class Study(Spec):
         for field, values in self.grid.items():
             if not values:
                 raise ValueError(f"grid: {field} has no values")
-            if len({json.dumps(value, sort_keys=True, default=str) for value in values}) < len(values):
+            if any(value in values[:place] for place, value in enumerate(values)):
                 raise ValueError(f"grid: {field} has a value twice")
+        for field in RESERVED:
+            if any(field in fields for fields in (self.grid, self.set, *self.variants.values())):
+                raise ValueError(
+                    f"{field} is no field to set; seeds are given under 'seeds', variants under 'variants'"
+                )
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed twice")
         for text in self.grid.get(BITS, ()):
@@ -123,20 +128,31 @@ class Study(Spec):
             for seed in self.seeds
         ]
         names = Counter(trial_name(at, seed) for at, seed in points)
-        return [
+        found = [
             Trial(trial_name(at, seed, alone=names[trial_name(at, seed)] == 1), at, seed, self._recipe(at, seed))
             for at, seed in points
         ]
+        for place, one in enumerate(found):
+            # 0 and 0.0 are one value written twice: counted as two runs they would make a deviation of nothing.
+            if same := next((other for other in found[:place] if other.recipe == one.recipe), None):
+                raise SpecError(f"{same.name} and {one.name} are the same run; leave one out")
+        return found
 
     def _recipe(self, at: Mapping[str, Any], seed: int) -> Recipe:
-        variant = str(at.get(VARIANT, ""))
-        own = self.variants.get(variant)
-        recipe = read_recipe(self.recipe, variant="" if own is not None else variant)
-        fields = {field: value for field, value in at.items() if field != VARIANT}
+        """What all runs have in common, then what the variant has, then what the point has."""
+        recipe = read_recipe(self.recipe)
+        shared = {"seed": seed, "variants": {}}
+        if variant := str(at.get(VARIANT, "")):
+            known = {name: found.set for name, found in recipe.variants.items()} | self.variants
+            if variant not in known:
+                raise SpecError(f"{self.recipe} has no variant {variant!r}{nearest(variant, known)}")
+            own = recipe.variants.get(variant)
+            quoted = own.paper if own is not None and variant not in self.variants else {}
+            shared |= {"name": f"{recipe.name}-{variant}", "paper": quoted, **known[variant]}
         try:
-            recipe = with_fields(recipe, {**self.set, **(own or {}), "seed": seed, "variants": {}})
-            for field, value in fields.items():  # one by one: a gate by its name, then a field of that gate
-                recipe = with_fields(recipe, {field: value})
+            recipe = with_fields(recipe, {**self.set, **shared})
+            for field, value in at.items():  # one by one: a gate by its name, then a field of that gate
+                recipe = with_fields(recipe, {field: value}) if field != VARIANT else recipe
             return recipe
         except SpecError as error:
             raise SpecError(f"{trial_name(at, seed)}: {error}") from None
@@ -155,11 +171,16 @@ class Trial:
 def trial_name(at: Mapping[str, Any], seed: int, *, alone: bool = True) -> str:
     """A folder's name that people can read: `gamma=-0.03,zeta=1,seed=0`; with a digest if it is long or not alone."""
     parts = [f"{short(field)}={value}" if field != VARIANT else str(value) for field, value in at.items()]
-    name = re.sub(r"[^A-Za-z0-9=.,+-]+", "_", ",".join([*parts, f"seed={seed}"])).strip("_.")
+    name = folder_name(",".join([*parts, f"seed={seed}"]))
     if alone and len(name) <= NAME_LENGTH:
         return name
-    digest = hashlib.sha256(json.dumps([at, seed], sort_keys=True, default=str).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(repr([sorted(at.items(), key=lambda item: item[0]), seed]).encode()).hexdigest()[:8]
     return f"{name[: NAME_LENGTH - 9]}-{digest}"
+
+
+def folder_name(text: str) -> str:
+    """What every file system takes, and nothing that leads elsewhere."""
+    return re.sub(r"[^A-Za-z0-9=.,+-]+", "_", text).strip("_.") or "study"
 
 
 def short(field: str) -> str:

@@ -53,7 +53,7 @@ class RetrofitOptions:
     steps: int = 1000
     batch_size: int | None = None
     length: int | None = None
-    learning_rate: float = 3e-4
+    learning_rate: float = 1.5e-4
     gate_factor: float = 10.0
     penalty: float | None = None
     threshold: float | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, evaluate
@@ -100,7 +101,9 @@ def real_integers(
             tell=lambda what: tell(what, 0, 0),
         )
         tell("evaluating real INT8", 0, 0)
-        found = evaluate(OnnxModel(place / INTEGER), data.evaluation, reference.task, reference)
+        found = evaluate(
+            OnnxModel(place / INTEGER, threads=torch.get_num_threads()), data.evaluation, reference.task, reference
+        )
         about = {
             "latency": result.latency,
             "bytes": result.bytes,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from quietformer.errors import QuietformerError
 from quietformer.files import finite, write_json, write_text
 from quietformer.study.design import Study
 from quietformer.study.table import in_words, one_line, study_rows
-from quietformer.study.trial import Tell, finished_trial
-from quietformer.study.workers import FAILED, MARK, Task, in_processes, on_ray, one_after_another
+from quietformer.study.trial import Tell
+from quietformer.study.workers import MARK, Task, connected, in_processes, on_ray, one_after_another
 from quietformer.train.run import with_absolute_paths
-from quietformer.train.run_folder import only_writer
+from quietformer.train.run_folder import check_run, only_writer
 
-RUNS, FIGURES, DESIGN = "runs", "study.json", "study.yaml"
-"""In the folder of a study: a folder for each run, the figures of all of them, and what was asked for."""
+FIGURES, DESIGN = "study.json", "study.yaml"
+"""In the folder of a study: the figures of all its runs, and what was asked for."""
 
 
 def run_study(
@@ -36,27 +37,25 @@ def run_study(
     tell: Tell,
 ) -> dict[str, Any]:
     """The figures of all runs; what is finished in the folder is not run again, nor what failed unless `retry`."""
-    trials = study.trials()
     _check_place(out)
-    with only_writer(out):
+    trials = [replace(trial, recipe=with_absolute_paths(trial.recipe)) for trial in study.trials()]
+    tasks = [Task(trial, study.measured, out, study.threads) for trial in trials]
+    for task in tasks:
+        check_run(task.folder, task.trial.recipe, "choose another --out")
+    found = {task.trial.name: known for task in tasks if (known := _known(task, retry)) is not None}
+    left = [task for task in tasks if task.trial.name not in found]
+    with connected(ray, study.threads) if ray and left else contextlib.nullcontext() as cluster, only_writer(out):
         mark = _mark(out)
+        left = [replace(task, mark=mark) for task in left]
         write_text(out / DESIGN, yaml.safe_dump(study.to_dict(), sort_keys=False, allow_unicode=True))
-        tasks = [Task(trial, study.measured, out / RUNS / trial.name, study.threads, mark) for trial in trials]
-        found: dict[str, dict[str, Any]] = {}
-        for task in tasks:
-            if (known := _known(task, retry)) is not None:
-                found[task.trial.name] = known
-        left = [task for task in tasks if task.trial.name not in found]
         say(f"{study.name}: {len(tasks)} runs" + (f", {len(found)} of them there already" if found else ""))
 
         def done(result: dict[str, Any]) -> None:
             found[result["name"]] = result
             say(f"{len(found)} of {len(tasks)}  {one_line(result)}")
 
-        if not left:
-            pass
-        elif ray:
-            on_ray(left, done, ray)
+        if cluster is not None:
+            on_ray(left, done, cluster)
         elif jobs > 1:
             in_processes(left, done, jobs)
         else:
@@ -92,17 +91,8 @@ def study_figures(study: Study, results: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def _known(task: Task, retry: bool) -> dict[str, Any] | None:
-    recipe = with_absolute_paths(task.trial.recipe)
-    key = {"recipe": recipe.to_dict(), "measures": task.measures.to_dict()}
-    if (figures := finished_trial(task.folder, key)) is not None:
-        return figures
-    if retry:
-        return None
-    try:
-        failed = json.loads((task.folder / FAILED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return failed if isinstance(failed, dict) and "failed" in failed else None
+    known = task.known()
+    return known if known is not None or retry else task.failed()
 
 
 def _check_place(out: Path) -> None:

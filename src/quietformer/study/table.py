@@ -51,7 +51,10 @@ def _figures(runs: list[dict[str, Any]], bits: str) -> dict[str, Any]:
         "quantized": spread([run["quantized"][bits][primary]["mean"] for run in runs]),
         # Of the same model calibrated on other examples: how much of a difference is chance.
         "calibrations_std": over_seeds(lambda run: run["quantized"][bits][primary]["std"]),
-        "real": over_seeds(lambda run: _real(run, primary)) if bits == EXPORTED else None,
+        "real": _real(runs, primary) if bits == EXPORTED else None,
+        "not_exported": [
+            f"seed {run['seed']}: {run['real']['error']}" for run in runs if "error" in (run["real"] or {})
+        ],
         "infinity_norm": over_seeds(lambda run: run["outliers"].get("infinity_norm")),
         "kurtosis": over_seeds(lambda run: run["outliers"].get("kurtosis")),
         "dead_rows": over_seeds(lambda run: _last(run, "dead_rows")),
@@ -63,8 +66,10 @@ def _figures(runs: list[dict[str, Any]], bits: str) -> dict[str, Any]:
     }
 
 
-def _real(run: dict[str, Any], primary: str) -> float | None:
-    return ((run["real"] or {}).get("figures") or {}).get(primary)
+def _real(runs: list[dict[str, Any]], primary: str) -> dict[str, float | None] | None:
+    """Of the runs that could be exported; a graph that cannot be is no broken model."""
+    values = [run["real"]["figures"][primary] for run in runs if "figures" in (run["real"] or {})]
+    return spread(values) if values else None
 
 
 def _points_of(run: dict[str, Any], key: str) -> list[float]:
@@ -142,7 +147,8 @@ def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
     several = len({row["bits"] for row in rows}) > 1
 
     def mean(key: str) -> Cell:
-        return lambda row: shown(row.get(key), primary if key in ("float", "quantized", "real") else "", spread=True)
+        measure = primary if key in ("float", "quantized", "real") else ""
+        return lambda row: shown(row.get(key), measure, spread=row["runs"] > 1)
 
     found: list[tuple[str, Cell]] = [("", lambda row: label(row["at"]))]
     if several and not any(BITS in row["at"] for row in rows):
@@ -179,5 +185,6 @@ def one_line(result: dict[str, Any]) -> str:
     )
     floating = shown({"mean": result["float"][primary], "std": 0.0}, primary)
     outliers = result["outliers"]
-    norm = f"; largest value {outliers['infinity_norm']:.4g}" if "infinity_norm" in outliers else ""
+    reach = outliers.get("infinity_norm")
+    norm = "" if reach is None else f"; largest value {reach:.4g}"
     return f"{result['name']}: {primary} {floating}, {quantized}{norm}; {result['seconds'] / 60:.1f} min"

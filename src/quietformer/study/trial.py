@@ -29,7 +29,8 @@ from quietformer.study.design import EXPORTED, Measures, Trial, quantization
 from quietformer.study.measuring import BATCH, CALIBRATED, spread_rows
 from quietformer.study.side import look, real_integers
 from quietformer.train.imitation import example_batches
-from quietformer.train.run import train, with_absolute_paths
+from quietformer.train.run import train
+from quietformer.train.run_folder import check_data
 
 TRIAL, PAGE, INTEGERS = "trial.json", "inspect.html", "int8"
 """Files of the run folder: the trial's figures, the page of its activations, and the folder with real INT8."""
@@ -43,9 +44,8 @@ def run_trial(
     trial: Trial, measures: Measures, folder: Path, *, say: Callable[[str], None], tell: Tell
 ) -> dict[str, Any]:
     """Train and measure, or go on with it; what is finished is read and not computed again."""
-    recipe = with_absolute_paths(trial.recipe)
-    key = {"recipe": recipe.to_dict(), "measures": measures.to_dict()}
-    if (kept := finished_trial(folder, key)) is not None:
+    recipe, key = trial.recipe, trial_key(trial, measures)
+    if (kept := finished_trial(folder / TRIAL, key)) is not None:
         return kept
     trained = train(recipe, folder, say=say)
     model = open_model(str(folder))
@@ -53,7 +53,7 @@ def run_trial(
     figures = {
         "version": 1,
         "kind": "trial",
-        "key": json.loads(json.dumps(key)),
+        "key": key,
         "name": trial.name,
         "at": trial.at,
         "seed": trial.seed,
@@ -74,14 +74,19 @@ def run_trial(
     return written
 
 
-def finished_trial(folder: Path, key: dict[str, Any]) -> dict[str, Any] | None:
-    """The figures of a trial that has ended here with this recipe and these measures."""
+def trial_key(trial: Trial, measures: Measures) -> dict[str, Any]:
+    """What figures must have been made with to count as this trial's, as JSON gives it back."""
+    key: dict[str, Any] = json.loads(json.dumps({"recipe": trial.recipe.to_dict(), "measures": measures.to_dict()}))
+    return key
+
+
+def finished_trial(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
+    """What the file says of a trial, if it is of this one."""
     try:
-        figures = json.loads((folder / TRIAL).read_text(encoding="utf-8"))
+        figures = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    same = isinstance(figures, dict) and figures.get("key") == json.loads(json.dumps(key))
-    return figures if same else None
+    return figures if isinstance(figures, dict) and figures.get("key") == key else None
 
 
 def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences: int) -> CalibrationData:
@@ -89,14 +94,18 @@ def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences
     shape = image_size(model) if takes_images(recipe) else (0, 0)
     found = training_data(recipe, run, image_shape=shape)
     embeddings: Any = None if takes_images(recipe) else model.get_input_embeddings()
-    collate = collate_for(recipe, found, 0 if embeddings is None else int(embeddings.weight.shape[0]), seed=0)
+    check_data(run, found.fingerprint)  # rows that were trained on must not turn up among those that are asked
+    vocabulary = 0 if embeddings is None else int(embeddings.weight.shape[0])
+    imitated = task_of(model) if recipe.task == "imitate" else None
+    collate = collate_for(recipe, found, vocabulary, seed=0, imitated=imitated)
+    labelled = "masked" in (recipe.task, imitated) or recipe.task in ("images", "pairs")
     asked = spread_rows(found.validation, sequences)
     # A stream has no rows to choose from: its validation data is divided.
     source: Any = Kept(asked[1::2]) if isinstance(found.rows, Streamed) else found.rows
     asked = asked[::2] if isinstance(found.rows, Streamed) else asked
 
     def batched(rows: list[Any]) -> list[dict[str, Any]]:
-        return example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=recipe.task != "causal")
+        return example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=labelled)
 
     def calibration(seed: int) -> list[dict[str, Any]]:
         drawn = np.random.default_rng(seed).permutation(len(source))[:CALIBRATED]

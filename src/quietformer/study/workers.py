@@ -7,9 +7,11 @@ the others go on.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -19,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,47 +31,67 @@ from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import write_json
 from quietformer.recipe import Recipe
 from quietformer.study.design import Measures, Trial
-from quietformer.study.trial import TRIAL, Tell, run_trial
+from quietformer.study.trial import TRIAL, Tell, finished_trial, run_trial, trial_key
 from quietformer.train.interrupt import StoppedError
 
-TASK, LOG, FAILED, MARK = "task.json", "log.txt", "failed.json", ".study"
-"""Files: what a process is to do, what it said, why a run failed; and in the study's folder, what tells it from others."""
+RUNS, FAILED, ELSEWHERE, LOGS, TASKS, MARK = "runs", "failed", "elsewhere", "logs", ".tasks", ".study"
+"""In the folder of a study: its runs; why some failed; figures of those whose folder is on another machine; what processes
+said, and what they were to do; and what tells the folder from another of the same name."""
 POLL = 0.5
 STOPPED = 130
 CONNECTED_WITHIN = 10.0
-NODE_DEATHS = 10
-"""How often a run is begun again because the node it was on is gone."""
+NODE_DEATHS = 3
+"""How often a run is begun again because the node or the process it was in is gone."""
 
 Done = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A trial, its folder and how it is run, as something that can be sent to another process."""
+    """A trial of the study in `out` and how it is run, as something that can be sent to another process."""
 
     trial: Trial
     measures: Measures
-    folder: Path
+    out: Path
     threads: int
     mark: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return self.out / RUNS / self.trial.name
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return trial_key(self.trial, self.measures)
+
+    def file(self, where: str, ending: str = "json") -> Path:
+        return self.out / where / f"{self.trial.name}.{ending}"
+
+    def known(self) -> dict[str, Any] | None:
+        """The figures, if it is finished, here or elsewhere."""
+        here = finished_trial(self.folder / TRIAL, self.key)
+        return here if here is not None else finished_trial(self.file(ELSEWHERE), self.key)
+
+    def failed(self) -> dict[str, Any] | None:
+        return finished_trial(self.file(FAILED), self.key)
 
     def to_dict(self) -> dict[str, Any]:
         trial = self.trial
         return {
             "name": trial.name, "at": trial.at, "seed": trial.seed, "recipe": trial.recipe.to_dict(),
-            "measures": self.measures.to_dict(), "folder": str(self.folder.absolute()), "threads": self.threads,
+            "measures": self.measures.to_dict(), "out": str(self.out.absolute()), "threads": self.threads,
             "mark": self.mark,
         }  # fmt: skip
 
     @classmethod
     def from_dict(cls, sent: dict[str, Any]) -> Task:
         trial = Trial(sent["name"], sent["at"], sent["seed"], Recipe(**sent["recipe"]))
-        return cls(trial, Measures(**sent["measures"]), Path(sent["folder"]), sent["threads"], sent["mark"])
+        return cls(trial, Measures(**sent["measures"]), Path(sent["out"]), sent["threads"], sent["mark"])
 
 
 def carry_out(task: Task, *, say: Callable[[str], None], tell: Tell) -> dict[str, Any]:
     """The figures, or a mapping with `failed` that says what went wrong; only being asked to stop is passed on."""
-    (task.folder / FAILED).unlink(missing_ok=True)
+    task.file(FAILED).unlink(missing_ok=True)
     try:
         with _threads(task.threads):
             return run_trial(task.trial, task.measures, task.folder, say=say, tell=tell)
@@ -82,10 +104,12 @@ def carry_out(task: Task, *, say: Callable[[str], None], tell: Tell) -> dict[str
 
 
 def failure(task: Task, why: str) -> dict[str, Any]:
-    found = {"name": task.trial.name, "at": task.trial.at, "seed": task.trial.seed, "failed": why}
-    with contextlib.suppress(OSError):
-        task.folder.mkdir(parents=True, exist_ok=True)
-        write_json(task.folder / FAILED, found)
+    """Written down as well, so that the same run is not tried again and again."""
+    trial = task.trial
+    found = {"key": task.key, "name": trial.name, "at": trial.at, "seed": trial.seed, "failed": why}
+    with contextlib.suppress(OSError):  # the disk may be what failed
+        task.file(FAILED).parent.mkdir(parents=True, exist_ok=True)
+        write_json(task.file(FAILED), found)
     return found
 
 
@@ -110,48 +134,61 @@ def in_processes(tasks: list[Task], done: Done, jobs: int) -> None:
     running: set[subprocess.Popen[bytes]] = set()
     stopping = threading.Event()
 
-    def start(task: Task) -> dict[str, Any] | None:
-        if stopping.is_set():
-            return None
-        task.folder.mkdir(parents=True, exist_ok=True)
-        write_json(task.folder / f".{TASK}", task.to_dict())
-        with (task.folder / f".{LOG}").open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "quietformer.study.workers", str(task.folder / f".{TASK}"), str(os.getpid())],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": str(task.threads)},
-            )  # fmt: skip
-        running.add(process)
-        code = process.wait()
-        running.discard(process)
-        if code == STOPPED or stopping.is_set():
-            return None
-        return _result(task, code)
-
     def stop(*_: object) -> None:
         stopping.set()
         for process in list(running):
             process.send_signal(signal.SIGTERM)
 
+    def run(task: Task) -> dict[str, Any] | None:
+        if stopping.is_set():
+            return None
+        try:
+            process = _started(task)
+        except (OSError, ValueError) as error:
+            return failure(task, f"its process could not be started: {in_one_line(error)}")
+        running.add(process)
+        if stopping.is_set():  # asked for between the question above and now
+            process.send_signal(signal.SIGTERM)
+        code = process.wait()
+        running.discard(process)
+        return None if stopping.is_set() or code == STOPPED else _result(task, code)
+
     with _on_signals(stop), ThreadPoolExecutor(jobs) as pool:
-        waiting: set[Future[dict[str, Any] | None]] = {pool.submit(start, task) for task in tasks}
-        while waiting:
-            ended, waiting = wait(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
-            for future in ended:
-                if (found := future.result()) is not None:
+        waiting: set[Future[dict[str, Any] | None]] = {pool.submit(run, task) for task in tasks}
+        results = 0
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
+                for found in filter(None, (future.result() for future in ended)):
+                    results += 1
                     done(found)
-    if stopping.is_set():
-        raise StoppedError("stopped; the same command goes on from there")
+        except BaseException:
+            stop()  # the pool would go through all the others first
+            raise
+    if results < len(tasks):
+        raise StoppedError(f"{len(tasks) - results} runs were stopped; the same command goes on from there")
+
+
+def _started(task: Task) -> subprocess.Popen[bytes]:
+    for where in (TASKS, LOGS):
+        (task.out / where).mkdir(parents=True, exist_ok=True)
+    task.file(FAILED).unlink(missing_ok=True)
+    write_json(task.file(TASKS), task.to_dict())
+    with task.file(LOGS, "txt").open("ab") as log:
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "quietformer.study.workers", str(task.file(TASKS)), str(os.getpid())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(task.threads)},
+        )  # fmt: skip
 
 
 def _result(task: Task, code: int) -> dict[str, Any]:
-    """What a process has left."""
-    for name in (FAILED, TRIAL):
-        with contextlib.suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((task.folder / name).read_text(encoding="utf-8"))
-            return found
+    """What a process has left; figures that were there before it do not count."""
+    found = {0: task.known, 1: task.failed}.get(code, lambda: None)()
+    if found is not None:
+        return found
     how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    return failure(task, f"its process {how}; see {task.folder / f'.{LOG}'}")
+    return failure(task, f"its process {how}; see {task.file(LOGS, 'txt')}")
 
 
 @contextlib.contextmanager
@@ -168,26 +205,25 @@ def _on_signals(stop: Callable[..., None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def on_ray(tasks: list[Task], done: Done, address: str) -> None:
+def on_ray(tasks: list[Task], done: Done, ray: Any) -> None:
     """On a Ray cluster: a run that was on a node that is gone is gone on with on another, if it can see the folder."""
-    ray = _connected(address)
-    remote = ray.remote(num_cpus=tasks[0].threads, max_retries=NODE_DEATHS)(_on_node)
-    try:
-        pending = {remote.remote(task.to_dict()): task for task in tasks}
-        while pending:
-            (ended, *_), _ = ray.wait(list(pending), num_returns=1)
-            task = pending.pop(ended)
-            try:
-                done(_brought_home(task, ray.get(ended)))
-            except ray.exceptions.RayError as error:
-                done(failure(task, in_one_line(error)))
-    finally:
-        ray.shutdown()
+    options = {"num_cpus": tasks[0].threads, "max_retries": NODE_DEATHS, "retry_exceptions": [StoppedError]}
+    remote = ray.remote(**options)(_on_node)
+    pending = {remote.remote(task.to_dict()): task for task in tasks}
+    while pending:
+        (ended, *_), _ = ray.wait(list(pending), num_returns=1)
+        task = pending.pop(ended)
+        try:
+            done(_brought_home(task, ray.get(ended)))
+        except ray.exceptions.RayError as error:
+            done(failure(task, in_one_line(error)))
 
 
-def _connected(address: str) -> Any:
+@contextlib.contextmanager
+def connected(address: str, threads: int) -> Iterator[Any]:
+    """Ray, connected to the cluster at this address, which has a node that a run fits on."""
     try:
-        import ray
+        ray: Any = importlib.import_module("ray")
     except ImportError:
         raise QuietformerError("--ray needs Ray; pip install quietformer[ray]") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere that nobody named
@@ -200,32 +236,34 @@ def _connected(address: str) -> Any:
         raise QuietformerError(
             f"no Ray cluster at {address}: {in_one_line(error)}; start one with 'ray start --head', or give 'local'"
         ) from None
-    return ray
+    try:
+        most = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+        if threads > most:  # it would wait for such a node without a word
+            raise QuietformerError(f"a run has {threads} threads and the largest node {most:g} processors; set threads")
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def _on_node(sent: dict[str, Any]) -> dict[str, Any]:
     """In the study's own folder if this node can see it, in a folder of the node's own otherwise."""
     task = Task.from_dict(sent)
     try:
-        shared = (task.folder.parent.parent / MARK).read_text(encoding="utf-8") == task.mark
+        shared = (task.out / MARK).read_text(encoding="utf-8") == task.mark
     except OSError:
         shared = False
     if not shared:
-        own = Path(tempfile.gettempdir()) / f"quietformer-{task.mark}" / task.folder.name
-        task = Task(task.trial, task.measures, own, task.threads, task.mark)
+        task = replace(task, out=Path(tempfile.gettempdir()) / f"quietformer-{task.mark}")
     found = carry_out(task, say=lambda text: None, tell=lambda what, done, total: None)
-    return found | {"folder": str(task.folder), "host": os.uname().nodename, "shared": shared}
+    return found if shared else found | {"elsewhere": f"{platform.node()}:{task.folder}"}
 
 
 def _brought_home(task: Task, found: dict[str, Any]) -> dict[str, Any]:
     """The figures of a run whose folder is elsewhere are written here; its model stays where it was trained."""
-    shared, folder, host = found.pop("shared"), found.pop("folder"), found.pop("host")
-    if not shared and "failed" not in found:
-        task.folder.mkdir(parents=True, exist_ok=True)
-        found["elsewhere"] = f"{host}:{folder}"
-        write_json(task.folder / TRIAL, found)
-    elif not shared:
-        failure(task, found["failed"])
+    if "elsewhere" in found:
+        where = task.file(FAILED if "failed" in found else ELSEWHERE)
+        where.parent.mkdir(parents=True, exist_ok=True)
+        write_json(where, found)
     return found
 
 

@@ -73,12 +73,18 @@ def read_recipe(name: str, *, variant: str = "", changes: Iterable[str] = ()) ->
     for change in changes:
         _apply(fields, *_split(change))
     try:
-        recipe = Recipe(**fields)
-        json.dumps(recipe.to_dict(), allow_nan=False)
+        return _recipe(fields)
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from None
-    except (TypeError, ValueError) as error:  # dates, infinities: what YAML knows and JSON does not
-        raise SpecError(f"{name}: a value is neither number, text, list nor mapping: {error}") from None
+
+
+def _recipe(fields: dict[str, Any]) -> Recipe:
+    """What JSON has no word for, and YAML does (dates, infinities), could not be written back."""
+    recipe = Recipe(**fields)
+    try:
+        json.dumps(recipe.to_dict(), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"a value is neither number, text, list nor mapping: {error}") from None
     return recipe
 
 
@@ -97,7 +103,7 @@ def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     fields = recipe.to_dict()
     for key, value in values.items():
         _apply(fields, key, value)
-    return Recipe(**fields)
+    return _recipe(fields)
 
 
 def write_recipe(path: Path, recipe: Recipe) -> None:

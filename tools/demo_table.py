@@ -1,0 +1,27 @@
+"""README's table of `make demo`, from what it left.
+
+python -m tools.demo_table demo/retrofit.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tools.tables import write_between
+
+from quietformer.cli.retrofit import table_rows
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def main() -> None:
+    figures = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    lines = [["", "before", "after"], ["---"] * 3, *table_rows(figures)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    write_between(README, "demo", f"{table}\n{figures['steps']} steps, {figures['minutes']:.1f} minutes of training.\n")
+
+
+if __name__ == "__main__":
+    main()
