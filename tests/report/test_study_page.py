@@ -348,7 +348,7 @@ def test_a_graph_that_was_not_exported_is_not_called_broken(opened):
         trial(at, 1, 20.0, {"w8a8": 20.1}, real={"error": "no operator"}),
     ]
     tab, _ = opened(report(results))
-    assert rows_of(tab)[0]["real INT8"] == "–"
+    assert rows_of(tab)[0]["real INT8"].startswith("20.20")
     assert tab.locator("#troubles li").all_text_contents() == ["gated, seed 1, has no real INT8: no operator"]
     assert [shown["real INT8"] for shown in rows_of(tab, "#run-table")] == ["20.20", "not exported"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 from tools.paper_table import MARK, PAGE, paper_table
+from tools.study_tables import slim
 
 from quietformer.cli.main import app
 from quietformer.errors import SpecError
@@ -234,3 +235,15 @@ def test_the_document_has_the_table_of_the_command():
     assert text.split(f"<!-- {MARK} -->\n")[1].split(f"<!-- /{MARK} -->")[0] == paper_table(), (
         "python -m tools.paper_table"
     )
+
+
+def test_a_study_as_the_documents_keep_it_is_shown_as_the_whole_one(tmp_path):
+    whole = study()
+    kept = write_study(tmp_path / "kept", slim(whole))
+    (ours,) = next(item["ours"] for item in paper_figures([kept])["items"] if item["name"] == "table2")
+    (full,) = next(
+        item["ours"]
+        for item in paper_figures([write_study(tmp_path / "whole", whole)])["items"]
+        if item["name"] == "table2"
+    )
+    assert ours == full

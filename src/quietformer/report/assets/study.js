@@ -76,13 +76,12 @@ function plusMinus(std, key, mean) {
 const stdOf = (row, key) => row.runs > 1 ? row[key]?.std : undefined;
 // Integers are exported at eight bits only; the rows of other bits repeat that figure.
 const isReal = row => Boolean(row.real) && (!severalBits || row.bits.toLowerCase() === "w8a8");
-const isUnexported = row => settingOf(row.at).trials.some(t => t.real?.error !== undefined);
 // A number; null of a model that gives none any more; undefined for what was not measured.
 function figureOf(row, key) {
   if (!whole(row)) return undefined;
   if (!QUALITY.includes(key)) return row[key]?.mean ?? undefined;
   if (key !== "real") return row[key]?.mean ?? null;
-  return isReal(row) ? row.real.mean ?? (isUnexported(row) ? undefined : null) : undefined;
+  return isReal(row) ? row.real.mean : undefined;
 }
 const meanText = (mean, key) => known(mean) ? written(mean, key) : mean === null ? "broken" : "–";
 function figureText(row, key) {
