@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from quietformer.recipe import Recipe
 from quietformer.train.checkpoints import clear_leftovers, whole_checkpoints
 from quietformer.train.recipe_files import read_recipe, write_recipe
 
+LEAVING = 3.0
+"""Seconds that a process which was killed may take to let go of its lock; its memory goes first."""
 RECIPE, FIGURES, DATA, LOCK = "recipe.yaml", "figures.json", "data.json", ".lock"
 
 
@@ -95,11 +98,15 @@ def only_writer(run: Path) -> Iterator[None]:
         yield
         return
     path = run / LOCK
+    until = time.monotonic() + LEAVING
     while True:
         with path.open("w") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
+                if time.monotonic() < until:
+                    time.sleep(0.1)
+                    continue
                 raise QuietformerError(
                     f"another process is training in {run}; wait for it, or choose another --out"
                 ) from None
