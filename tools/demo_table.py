@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from tools.tables import write_between
+from tools.tables import markdown, write_between
 
 from quietformer.cli.retrofit import table_rows
 
@@ -18,8 +18,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 def main() -> None:
     figures = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    lines = [["", "before", "after"], ["---"] * 3, *table_rows(figures)]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown([["", "before", "after"], *table_rows(figures)])
     write_between(README, "demo", f"{table}\n{figures['steps']} steps, {figures['minutes']:.1f} minutes of training.\n")
 
 

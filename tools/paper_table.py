@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.tables import write_between
+from tools.tables import markdown, write_between
 
 from quietformer.study.paper import overview, paper_figures
 
@@ -16,8 +16,7 @@ MARK = "paper"
 
 
 def paper_table() -> str:
-    heading, *lines = overview(paper_figures())
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, ["---"] * len(heading), *lines))
+    return markdown(overview(paper_figures()))
 
 
 if __name__ == "__main__":

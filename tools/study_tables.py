@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tools.tables import write_between
+from tools.tables import markdown, write_between
 
 from quietformer.files import write_json
 from quietformer.study.paper import RESULTS
@@ -31,11 +31,9 @@ def slim(figures: dict[str, Any]) -> dict[str, Any]:
     return figures | {"trials": trials}
 
 
-def markdown(figures: dict[str, Any]) -> str:
+def section(figures: dict[str, Any]) -> str:
     chosen = columns(figures["rows"])
-    lines = [[title for title, _ in chosen], ["---"] * len(chosen)]
-    lines += [[cell(row) for _, cell in chosen] for row in figures["rows"]]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown([[title for title, _ in chosen], *([cell(row) for _, cell in chosen] for row in figures["rows"])])
     failed = "".join(f"\nFailed: {text}." for row in figures["rows"] for text in row["failed"])
     minutes = sum(trial.get("seconds", 0.0) for trial in figures["trials"]) / 60
     return f"{table}\n{figures['sentence']}{failed} All runs together: {minutes:.0f} minutes of one core.\n"
@@ -52,7 +50,7 @@ def main() -> None:
         for plot in (Path(folder) / "figures").glob("*.svg"):
             PLOTS.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(plot, PLOTS / f"{name}-{plot.name}")
-        write_between(PAGE, name, markdown(figures))
+        write_between(PAGE, name, section(figures))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from quietformer.files import write_text
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table; the first line is its heading."""
+    heading, *rows = lines
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, ["---"] * len(heading), *rows))
 
 
 def between(text: str, mark: str, content: str) -> str:

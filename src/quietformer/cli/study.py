@@ -89,20 +89,24 @@ def sweep(
 ) -> None:
     """Run a recipe over a grid of its fields; killed at any moment, the same command goes on and repeats nothing."""
     check_place(json_path)
+    if not file:
+        return _list_studies(json_path)
+    with working("starting"):
+        from quietformer.study.design import find_study, read_study
+
+        study = read_study(find_study(file))
+    return _run(study, out, jobs, ray, retry, json_path)
+
+
+def _list_studies(json_path: Path | None) -> None:
     with working("starting"):
         from quietformer.study.design import built_in_studies, find_study, read_study
 
-        if not file:
-            known = {name: read_study(find_study(name)) for name in built_in_studies()}
-    if not file:
-        write_json(json_path, {name: study.to_dict() for name, study in known.items()})
-        for name, study in known.items():
-            print(f"{name}\n  {study.about}\n  {len(study.trials())} runs of {study.recipe}")
-        print("\nquietformer sweep NAME [--out DIR] [--jobs N]; docs/study.md says how to write one")
-        return
-    with working("starting"):
-        study = read_study(find_study(file))
-    _run(study, out, jobs, ray, retry, json_path)
+        known = {name: read_study(find_study(name)) for name in built_in_studies()}
+    write_json(json_path, {name: study.to_dict() for name, study in known.items()})
+    for name, study in known.items():
+        print(f"{name}\n  {study.about}\n  {len(study.trials())} runs of {study.recipe}")
+    print("\nquietformer sweep NAME [--out DIR] [--jobs N]; docs/study.md says how to write one")
 
 
 def _run(study: Study, place: Path | None, jobs: int, ray: str, retry: bool, json_path: Path | None) -> None:

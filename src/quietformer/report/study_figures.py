@@ -10,7 +10,7 @@ import numpy as np
 
 from quietformer.report.figures import save_figure, subplots, use_matplotlib
 from quietformer.study.design import BITS, VARIANT, short
-from quietformer.study.table import label
+from quietformer.study.table import label, measure_name
 
 PANELS = (
     ("float", "floating point", False),
@@ -47,7 +47,7 @@ def draw_study(figures: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _title(figures: dict[str, Any], rows: list[dict[str, Any]], what: str) -> str:
-    measure = {"top1": "accuracy"}.get(figures["primary"], figures["primary"])
+    measure = measure_name(figures["primary"])
     if what not in ("floating point", "quantized"):
         return what
     bits = {row["bits"] for row in rows}
@@ -116,7 +116,7 @@ def _lines(figures: dict[str, Any], rows: list[dict[str, Any]], field: str) -> A
     measured = [(row["quantized"] or {}).get("mean") or math.nan for row in rows]
     if figures["better"] == "lower" and _wide([*measured, *(row["float"]["mean"] or math.nan for row in rows)]):
         places[0, 0].set_yscale("log")
-    measure = {"top1": "accuracy"}.get(figures["primary"], figures["primary"])
+    measure = measure_name(figures["primary"])
     for axis, title in zip(places[0], (measure, "largest value", "kurtosis"), strict=True):
         axis.set_xticks(order, names, fontsize=6, rotation=0 if len(order) < 7 else 45)
         axis.set_xlabel(short(field))

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from quietformer.errors import SpecError
 from quietformer.recipe import Recipe, is_path, listed
 from quietformer.specs import QuantSpec, Spec, estimators, nearest, nested, parse_bits
-from quietformer.train.recipe_files import BUILT_IN, parse_yaml, read_recipe, with_fields
+from quietformer.train.recipe_files import BUILT_IN, find_file, parse_yaml, read_recipe, with_fields
 
 VARIANT, BITS = "variant", "bits"
 """Two axes that are no fields of a recipe: its variants by name, and how a trained model is quantized."""
@@ -193,13 +193,7 @@ def built_in_studies() -> list[str]:
 
 
 def find_study(name: str) -> Path:
-    """A file, or a built-in study by its name."""
-    path = Path(name) if is_path(name) else STUDIES / f"{name}.yaml"
-    if path.is_file():
-        return path
-    if is_path(name):
-        raise SpecError(f"{name} is not there; give a study's file, or one of {', '.join(built_in_studies())}")
-    raise SpecError(f"unknown study {name!r}{nearest(name, built_in_studies())}")
+    return find_file(name, "study", STUDIES, built_in_studies())
 
 
 def read_study(path: Path) -> Study:

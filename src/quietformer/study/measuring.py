@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from quietformer.data.calibration import CalibrationData, wants_token_types
 from quietformer.data.inputs import image_size
+from quietformer.data.texts import Batch
 from quietformer.data.training import Kept, TrainingData, collate_for, takes_images, training_data
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Recipe, Source
@@ -48,11 +49,6 @@ def measuring_data(
             made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
         return made
 
-    def calibration(seed: int) -> list[dict[str, Any]]:
-        rows: Any = found.rows
-        drawn = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATED]
-        return batched(rows.take([int(place) for place in drawn], None))
-
     trained = _fingerprints(found.rows) if recipe.data.unit != "images" else set()
     asked: list[Any] = []
     counts: dict[str, int] = {}
@@ -77,7 +73,17 @@ def measuring_data(
         "evaluation_sequences": len(asked),
         "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
     }
-    return CalibrationData(batched(asked), calibration, found.tokenizer, described)
+    return CalibrationData(batched(asked), drawn_by_seed(found.rows, batched), found.tokenizer, described)
+
+
+def drawn_by_seed(rows: Any, batched: Callable[[list[Any]], list[Batch]]) -> Callable[[int], list[Batch]]:
+    """Calibration data: for each seed other rows of what was trained on."""
+
+    def drawn(seed: int) -> list[Batch]:
+        places = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATED]
+        return batched(rows.take([int(place) for place in places], None))
+
+    return drawn
 
 
 def _places(length: int, count: int) -> list[int]:

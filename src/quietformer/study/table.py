@@ -136,13 +136,18 @@ def shown(figure: dict[str, float | None] | None, measure: str = "", *, spread: 
     return f"{text} ± {std:,.{places}f}" if spread else text
 
 
+def measure_name(primary: str) -> str:
+    """A measure as people call it."""
+    return {"top1": "accuracy"}.get(primary, primary)
+
+
 Cell = Callable[[dict[str, Any]], str]
 
 
 def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
     """Titles and what to print under each, of what the rows have; the first has no title."""
     primary = next((row["primary"] for row in rows if "primary" in row), "")
-    name = {"top1": "accuracy, %"}.get(primary, primary)
+    name = measure_name(primary) + (", %" if primary == "top1" else "")
     beside: dict[str, Any] = next((row["beside"] for row in rows if "beside" in row), {})
     several = len({row["bits"] for row in rows}) > 1
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, reference_run
@@ -26,7 +25,7 @@ from quietformer.recipe import Recipe
 from quietformer.report.page import write_page
 from quietformer.sources import open_model
 from quietformer.study.design import EXPORTED, Measures, Trial, quantization
-from quietformer.study.measuring import BATCH, CALIBRATED, spread_rows
+from quietformer.study.measuring import BATCH, CALIBRATED, drawn_by_seed, spread_rows
 from quietformer.study.side import look, real_integers
 from quietformer.train.imitation import example_batches
 from quietformer.train.run import train
@@ -107,15 +106,11 @@ def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences
     def batched(rows: list[Any]) -> list[dict[str, Any]]:
         return example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=labelled)
 
-    def calibration(seed: int) -> list[dict[str, Any]]:
-        drawn = np.random.default_rng(seed).permutation(len(source))[:CALIBRATED]
-        return batched(source.take([int(place) for place in drawn], None))
-
     described = found.described | {
         "evaluation_sequences": len(asked),
         "calibration_sequences": min(CALIBRATED, len(source)),
     }
-    return CalibrationData(batched(asked), calibration, found.tokenizer, described)
+    return CalibrationData(batched(asked), drawn_by_seed(source, batched), found.tokenizer, described)
 
 
 def _measure(

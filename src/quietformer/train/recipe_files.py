@@ -117,13 +117,18 @@ def as_yaml(recipe: Recipe) -> str:
 
 
 def find_recipe(name: str) -> Path:
-    path = Path(name) if is_path(name) else BUILT_IN / f"{name}.yaml"
+    return find_file(name, "recipe", BUILT_IN, built_in_recipes())
+
+
+def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
+    """A YAML file as it is named, or one that is built in."""
+    path = Path(name) if is_path(name) else home / f"{name}.yaml"
     if path.is_file():
         return path
     if is_path(name):
-        raise SpecError(f"{name} is not there; give a recipe file, or one of {', '.join(built_in_recipes())}")
+        raise SpecError(f"{name} is not there; give a {what} file, or one of {', '.join(built_in)}")
     hint = f", or {name}.yaml" if Path(f"{name}.yaml").is_file() else ""
-    raise SpecError(f"unknown recipe {name!r}{hint}{nearest(name, built_in_recipes())}")
+    raise SpecError(f"unknown {what} {name!r}{hint}{nearest(name, built_in)}")
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
