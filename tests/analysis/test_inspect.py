@@ -10,7 +10,7 @@ import torch
 import quietformer as qf
 from quietformer.analysis.interventions import intervene
 from quietformer.analysis.recorder import record
-from quietformer.families.layout import find_blocks, find_residuals
+from quietformer.families.layout import find_blocks, find_residuals, is_post_norm
 from tests.attention.test_inject import bloom, gpt_oss
 from tests.models import VARIANTS, build, inputs, logits
 
@@ -120,7 +120,10 @@ def test_sites_are_the_tensors_they_are_named_after():
     assert row["infinity_norm"] == pytest.approx(float(hidden[1].flatten(1).abs().amax(1).mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert", "opt", "opt_post", "llama", "gpt2", "vit", "gemma2", "gpt_neox"])
+POST_NORM = ["bert", "opt_post", "jina_embeddings_v3", "nomic_bert"]
+
+
+@pytest.mark.parametrize("name", [*POST_NORM, "opt", "llama", "gpt2", "vit", "gemma2", "gpt_neox", "olmo2"])
 def test_what_is_called_a_residual_sum_is_one(name):
     """Against the definition: what came into the sublayer plus what it gave, whatever the family calls its norms."""
     model, given = residual_model(name)
@@ -133,7 +136,8 @@ def test_what_is_called_a_residual_sum_is_one(name):
         with record(model, keep, watches=watches):
             model(**given)
     found = {watch.site for watch in residuals}
-    assert ("attention_residual" in found) == (name not in ("gemma2", "gpt_neox"))
+    assert ("attention_residual" in found) == (name not in ("gemma2", "gpt_neox", "olmo2"))
+    assert is_post_norm(residuals) == (name in POST_NORM)
     for layer in range(len(blocks)):
         if ("attention_residual", layer) in tensors:
             entering = tensors[("attention_residual", layer)] - tensors[("attention_output", layer)]

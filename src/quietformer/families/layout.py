@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from quietformer.attention.adapters import find_swappable
 from quietformer.attention.layers import interface_caller
 
-# For each site the modules inside a block whose output it is, as families call them; the first that exists.
+# For each site the modules inside a block whose output it is, as families call them; the first that exists and that no site
+# before it has taken: `post_attention_layernorm` is the FFN's norm in Llama, attention's in post-norm models of that naming.
 PLACES: dict[str, tuple[str, ...]] = {
     "attention_output": (
         "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
@@ -29,12 +30,12 @@ PLACES: dict[str, tuple[str, ...]] = {
     "attention_norm": (
         "attention.output.LayerNorm", "self_attn_layer_norm", "input_layernorm", "layernorm_before",
         "sa_layer_norm", "ln_1", "layer_norm1", "norm1", "attn_norm", "layer.0.layer_norm", "norm_before",
-        "attention.LayerNorm",
+        "attention.LayerNorm", "post_attention_layernorm",
     ),
     "ffn_norm": (
-        "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "post_attention_layernorm",
-        "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm",
-        "layer.2.layer_norm", "layer.1.layer_norm", "norm_after",
+        "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "pre_mlp_layernorm",
+        "post_attention_layernorm", "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm",
+        "layer.2.layer_norm", "layer.1.layer_norm", "norm_after", "post_mlp_layernorm", "post_feedforward_layernorm",
     ),
 }  # fmt: skip
 
@@ -94,10 +95,11 @@ class Block:
 
     def watches(self) -> list[Watch]:
         """The sites this block has by name; its residual sums are found by looking, see `find_residuals`."""
-        found = []
+        found: list[Watch] = []
         for site, places in PLACES.items():
             for path in places:
-                if (module := _descend(self.module, path)) is not None:
+                module = _descend(self.module, path)
+                if module is not None and not any(watch.module is module for watch in found):
                     found.append(Watch(site, self.index, module, "output"))
                     break
         return found
