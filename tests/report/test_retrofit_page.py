@@ -56,6 +56,8 @@ def test_the_verdict_is_told_and_its_rows_say_what_got_better(opened):
         {"what": "floating point", "before": 1.0, "after": 0.9, "better": "higher"},
         {"what": "parameters", "before": 100, "after": 100, "better": "lower"},
         {"what": "nothing known", "before": None, "after": 3.0, "better": "lower"},
+        {"what": "INT8, ms", "before": 7.5, "after": 8.0, "better": "lower", "noise": 0.1},
+        {"what": "INT8, ms, longer", "before": 7.5, "after": 9.0, "better": "lower", "noise": 0.1},
     ]
     tab, problems = opened(report)
     assert text(tab, "#verdict strong") == "INT8 now keeps a-model."
@@ -66,6 +68,8 @@ def test_the_verdict_is_told_and_its_rows_say_what_got_better(opened):
         ["floating point", "1.0000", "0.9000", "✗ −0.1000, worse"],
         ["parameters", "100", "100", "same"],
         ["nothing known", "–", "3", "–"],
+        ["INT8, ms", "7.5", "8", "about the same"],
+        ["INT8, ms, longer", "7.5", "9", "✗ +1.5, worse"],
     ]
     assert "quiet-model" in tab.get_attribute("#verdict", "class")
     assert problems == []

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import quietformer as qf
+from quietformer.analysis.evaluate import Evaluation, Reference
 from quietformer.analysis.task import task_of
 from quietformer.errors import QuietformerError
 from quietformer.recipe import Source
 from quietformer.sources import open_model
-from quietformer.study.comparison import comparison, extremes
+from quietformer.study.comparison import comparison, extremes, verdict_on
 from quietformer.study.measuring import measuring_data
 from quietformer.study.retrofit import RetrofitOptions, make_recipe
 from quietformer.study.side import spread_over
@@ -125,6 +126,22 @@ def test_the_table_has_what_was_measured_and_nothing_else():
     assert rows["INT8 model, MB"]["after"] == 1.0
     bare = comparison(side(100.0, 0.2, real=False), side(5.0, 0.9, real=False))
     assert not any("real" in row["what"] or "MB" in row["what"] for row in bare)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (0.8, 0.999, "costs next to nothing"),
+        (0.8, 0.99, "costs a little"),
+        (0.8, 0.95, "75% of what INT8 took is back"),
+        (0.94, 0.95, "INT8 still costs it quality"),
+        (0.2, 0.6, "INT8 still breaks it"),
+        (None, 0.95, "Nearly all of what INT8 took is back"),
+    ],
+)
+def test_the_verdict_claims_no_more_than_was_won(before, after, told):
+    reference = Reference(Evaluation("embedding", "cosine", {"cosine": 1.0}, 1, 1), torch.empty(0), torch.empty(0))
+    assert told in verdict_on(side(100.0, before, real=False), side(5.0, after, real=False), reference)
 
 
 def test_extremes_of_a_model_without_the_site_are_no_numbers():

@@ -128,7 +128,7 @@ def retrofit(
         folder=out / INTEGERS, tell=tell,
     )  # fmt: skip
     sentence = (
-        f"{verdict_on(after, reference)} Before, {side_in_words(before, reference)}. "
+        f"{verdict_on(before, after, reference)} Before, {side_in_words(before, reference)}. "
         f"After, {side_in_words(after, reference)}."
     )
     figures = _figures(name, model, task, reference, before, after, sentence, data, changed=True)

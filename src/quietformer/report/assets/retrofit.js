@@ -21,10 +21,11 @@ function pairShown(before, after) {
   const both = [before, after].filter(known), share = both.every(x => Math.abs(x) <= 1) && both.some(x => !Number.isInteger(x));
   return x => share && known(x) ? x.toFixed(4) : number(x);
 }
-function change(before, after, better) {
+function change(before, after, better, noise = 0) {
   if (!known(before) || !known(after)) return el("span", "–");
   const ratio = before > 0 ? after / before : NaN, same = before === after || Math.abs(ratio - 1) < .0005, show = pairShown(before, after);
   if (same) return el("span", "same");
+  if (Math.abs(ratio - 1) < noise) return el("span", "about the same", "quiet");
   const words = ratio >= 2 ? `${number(ratio)} × more` : ratio > 0 && ratio <= .5 ? `${number(1 / ratio)} × less` : `${after > before ? "+" : "−"}${show(Math.abs(after - before))}`;
   if (!["higher", "lower"].includes(better)) return el("span", words);
   const good = (after > before) === (better === "higher"), span = el("span", `${good ? "✓" : "✗"} ${words}`, good ? "good" : "bad");
@@ -52,7 +53,7 @@ function showVerdict() {
     const scroll = el("div", null, "scroll");
     scroll.append(table(["", ...(data.after ? ["before", "after", "change"] : ["as it is"])], rows.map(r => {
       const show = pairShown(r.before, r.after);
-      return [r.what, show(r.before), ...(data.after ? [show(r.after), change(r.before, r.after, r.better)] : [])];
+      return [r.what, show(r.before), ...(data.after ? [show(r.after), change(r.before, r.after, r.better, r.noise)] : [])];
     })));
     parts.push(scroll);
   }
@@ -285,9 +286,9 @@ function showRun() {
 // ---- what was done
 function showDone() {
   const before = inspected("before").model.attention, parts = [];
-  byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after. These are the lines of its recipe:` : "Nothing was changed. This is the recipe it was looked at with:";
+  byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after.` : "Nothing was changed.";
   linesOf(byId("recipe"), data.recipe);
-  if (!byId("recipe").childElementCount) byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after.` : "Nothing was changed.";
+  byId("recipe-part").hidden = !byId("recipe").childElementCount;
   if (data.data && Object.keys(data.data).length) { const list = el("dl", null, "lines"); linesOf(list, data.data); parts.push(el("h3", "Data"), list); }
   if (data.command) parts.push(el("h3", "Command"), el("code", data.command));
   byId("given").replaceChildren(...parts);
