@@ -28,11 +28,12 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.attention.layers import CORE
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
+from quietformer.families.gained_norm import GAIN, gain_norms_
 from quietformer.families.vit import NORM, add_patch_norm_
 from quietformer.files import whole_folder
 from quietformer.quant.place import HOLDER, place_, quantizers
 from quietformer.section import METHOD, QuietformerSection, model_spec
-from quietformer.specs import ModelSpec, QuantizedSpec
+from quietformer.specs import ModelSpec
 
 PLAIN, OURS = "model", "quietformer"
 """Stems of the weight files: transformers' own, and the one it does not look for."""
@@ -183,31 +184,32 @@ def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | N
     """Everything a spec describes, into a model that has none of it; its tensors must be in the files to come."""
     if spec.patch_norm is not None:
         add_patch_norm_(model, spec.patch_norm)
+    if spec.gained_norms:
+        gain_norms_(model, _named_for(model, {name: "" for name in spec.gained_norms}))
     if spec.attention is not None:
         apply_attention_(model, spec.attention)
     if spec.quantized is not None:
-        place_(model, _named_for(model, spec.quantized))
+        place_(model, spec.quantized.model_copy(update={"sites": _named_for(model, spec.quantized.sites)}))
     _check_core_tensors(model, weight_files)
 
 
-def _named_for(model: PreTrainedModel, quantized: QuantizedSpec) -> QuantizedSpec:
-    """Sites as this class names them: transformers loads a base model from the folder of one with a head, and back."""
+def _named_for(model: PreTrainedModel, named: dict[str, str]) -> dict[str, str]:
+    """Modules as this class names them: transformers loads a base model from the folder of one with a head, and back."""
     prefix = f"{model.base_model_prefix}."
     has_base = model.base_model is not model
-    named = quantized.sites
     if has_base and not any(name.startswith(prefix) for name in named):
-        named = {f"{prefix}{name}": code for name, code in named.items()}
-    elif not has_base and any(name.startswith(prefix) for name in named):
+        return {f"{prefix}{name}": code for name, code in named.items()}
+    if not has_base and any(name.startswith(prefix) for name in named):
         # What lacks the prefix is the head's, which this class does not have.
-        named = {name.removeprefix(prefix): code for name, code in named.items() if name.startswith(prefix)}
-    return quantized.model_copy(update={"sites": named})
+        return {name.removeprefix(prefix): code for name, code in named.items() if name.startswith(prefix)}
+    return named
 
 
 def _check_core_tensors(model: PreTrainedModel, files: list[str] | None) -> None:
     """Every kind of tensor we added is in the files; names on disk may differ in what stands before."""
 
     def tails(names: Any) -> set[str]:
-        marks = (f".{CORE}.", f".{NORM}.", f".{HOLDER}.")
+        marks = (f".{CORE}.", f".{NORM}.", f".{HOLDER}.", f".{GAIN}")
         return {mark + f".{name}".rpartition(mark)[2] for name in names for mark in marks if mark in f".{name}"}
 
     if not files or not all(str(file).endswith(".safetensors") for file in files):

@@ -85,6 +85,12 @@ class ModelRecipe(Spec):
         le=1,
         description="for task imitate: massive units of gated FFNs start at so much of their size",
     )
+    balance: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="for task imitate: so much of the width of a post-norm model's residual features goes into weights and norms",
+    )
 
     @model_validator(mode="after")
     def _somewhere_to_start(self) -> ModelRecipe:
@@ -338,11 +344,12 @@ class Recipe(Spec):
         if self.task == "imitate":
             self._fits_imitation()
         elif (
-            self.teacher, self.rounding, self.training.patience, self.data.unit, self.model.rotate, self.model.damp
-        ) != (TeacherRecipe(), RoundingRecipe(), 0, "sequences", False, 1.0):  # fmt: skip
+            self.teacher, self.rounding, self.training.patience, self.data.unit,
+            self.model.rotate, self.model.damp, self.model.balance,
+        ) != (TeacherRecipe(), RoundingRecipe(), 0, "sequences", False, 1.0, 0.0):  # fmt: skip
             raise ValueError(
-                "teacher, rounding, training.patience, data.unit, model.rotate and model.damp are for task 'imitate', "
-                f"not {self.task!r}"
+                "teacher, rounding, training.patience, data.unit, model.rotate, model.damp and model.balance are for task "
+                f"'imitate', not {self.task!r}"
             )
         return self
 

@@ -108,7 +108,7 @@ class QuietformerLoader(HfQuantizer):
                     f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype} in the weights, "
                     f"the model needs shape {tuple(shape)} and {'real' if floating else 'whole'} numbers"
                 )
-            if any(mark in f".{name}" for mark in (".quiet.", ".quant.")) and not getattr(
+            if any(mark in f".{name}" for mark in (".quiet.", ".quant.", ".quiet_gain")) and not getattr(
                 tensor, "_is_hf_initialized", False
             ):
                 raise CheckpointError(f"{name} is missing from the weights")

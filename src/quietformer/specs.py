@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LISTED = 24
 """So many choices are named where none is near; more would not be read."""
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
 
@@ -287,11 +287,20 @@ class QuantizedSpec(Spec):
     sites: dict[str, str]
 
 
+def _names(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise SpecError(f"gained_norms must be a list of names, got {value!r}")
+    return tuple(value)
+
+
 class ModelSpec(Spec):
     """Everything Quietformer changed in a model: the section saved with it."""
 
     attention: Annotated[AttentionSpec | None, BeforeValidator(lambda value: nested(AttentionSpec, value))] = None
     patch_norm: Annotated[PatchNormSpec | None, BeforeValidator(lambda value: nested(PatchNormSpec, value))] = None
+    gained_norms: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        default=(), description="LayerNorms that multiply what they take in by a gain for each feature"
+    )
     quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
 
     def to_section(self) -> dict[str, Any]:
@@ -314,7 +323,7 @@ def upgrade_section(section: Any) -> dict[str, Any]:
         raise SpecError(
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
-    # Format 1 knew nothing of quantization; it reads as it is.
+    # Format 1 knew nothing of quantization, format 2 of norms with gains; both read as they are.
     return fields
 
 

@@ -59,6 +59,10 @@ def retrofit(
     damp: float | None = typer.Option(
         None, "--damp", min=0.001, max=1.0, help="Massive units of gated FFNs start at so much of their size; 0.05 if rotated."
     ),
+    balance: float | None = typer.Option(
+        None, "--balance", min=0.0, max=1.0, metavar="ALPHA",
+        help="How much of the width of a post-norm model's residual features goes into weights and norms first; 0: none.",
+    ),
     sequences: int = typer.Option(256, "--sequences", min=4, help="Texts or images to measure on."),
     seeds: int = typer.Option(3, "--seeds", min=1, help="How often to calibrate, each time on other batches."),
     seed: int = typer.Option(0, "--seed", min=0, help="Order of the data, and weights of new gates."),
@@ -96,7 +100,7 @@ def retrofit(
             images=_images(bool(texts or dataset or eval_texts), bool(images or eval_images)),
             steps=steps, batch_size=batch_size, length=length, learning_rate=learning_rate, gate_factor=gate_factor,
             penalty=penalty, threshold=threshold, site=site, ranges=ranges, rounding=rounding, rotate=rotate, damp=damp,
-            seed=seed, sequences=sequences, seeds=seeds,
+            balance=balance, seed=seed, sequences=sequences, seeds=seeds,
             real=real, force=force, changes=changes,
         )  # fmt: skip
     if real:

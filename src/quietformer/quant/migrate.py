@@ -67,7 +67,7 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.
         raise QuietformerError("there are no batches to migrate by; give some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
-        before = _output(model, few)
+        before = first_output(model, few)
         groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration(alpha)
         users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
         largest = largest_inputs(model, [module for group in groups for module in group.projections], batches)
@@ -80,7 +80,11 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.
                 done.folded += 1
             else:
                 done.divided += 1
-        _check_same(model, before, _output(model, few))
+        if not same_up_to_rounding(before, first_output(model, few)):
+            # Migration changes ranges and nothing else; this model uses its parts in a way no trace shows.
+            raise QuietformerError(
+                f"{type(model).__name__} computes something else after migration, so it cannot be migrated; go on from a copy"
+            )
     return done
 
 
@@ -202,16 +206,14 @@ def _by_channel(projection: nn.Module) -> Tensor:
     return weight if isinstance(projection, Conv1D) else weight.T
 
 
-def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
+def first_output(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The logits of a model with a head, the hidden states of one without."""
     output = run(model, batch)
     first: Tensor = output[0] if "logits" not in output else output["logits"]
     return first
 
 
-def _check_same(model: PreTrainedModel, before: Tensor, after: Tensor) -> None:
-    """Migration changes ranges and nothing else; a model for which that fails uses its parts in a way no trace shows."""
+def same_up_to_rounding(before: Tensor, after: Tensor) -> bool:
+    """Whether two outputs are of the same model; NaN is not."""
     allowed = max(SAME, ROUNDINGS * torch.finfo(before.dtype).eps) * before.abs().max()
-    if not bool(((after - before).abs() <= allowed).all()):  # so that NaN fails
-        raise QuietformerError(
-            f"{type(model).__name__} computes something else after migration, so it cannot be migrated; go on from a copy"
-        )
+    return bool(((after - before).abs() <= allowed).all())

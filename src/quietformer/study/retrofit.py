@@ -62,6 +62,7 @@ class RetrofitOptions:
     rounding: float = 0.3
     rotate: bool | None = None
     damp: float | None = None
+    balance: float | None = None
     seed: int = 0
     sequences: int = 256
     seeds: int = 3
@@ -173,7 +174,7 @@ def make_recipe(
         batch_size=options.batch_size, length=options.length, positions=positions_of(model),
         learning_rate=options.learning_rate, gate_factor=options.gate_factor, penalty=options.penalty,
         threshold=options.threshold, site=options.site, ranges=options.ranges, rounding=options.rounding,
-        rotate=_rotates(model, task, options), damp=options.damp, seed=options.seed,
+        rotate=_rotates(model, task, options), damp=options.damp, balance=options.balance, seed=options.seed,
         measured=0 if options.evaluation else options.sequences,
     )  # fmt: skip
     return changed(recipe, options.changes)

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
+from quietformer.quant.balance import ALPHA
 from quietformer.recipe import (
     DataRecipe,
     ModelRecipe,
@@ -67,6 +68,7 @@ def retrofit_recipe(
     rounding: float,
     rotate: bool,
     damp: float | None,
+    balance: float | None,
     seed: int,
     measured: int,
 ) -> Recipe:
@@ -82,7 +84,8 @@ def retrofit_recipe(
         terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
     there = {row["site"] for row in inspected["sites"]}
     sites = tuple(name for name in RangePenalty().sites if not there or name.partition(".")[0] in there)
-    held = RangePenalty().strength if strength and inspected.get("model", {}).get("post_norm") else 0.0
+    post_norm = bool(inspected.get("model", {}).get("post_norm"))
+    held = RangePenalty().strength if strength and post_norm else 0.0
     ranged = (held if ranges is None else ranges) if sites else 0.0
     if ranged:
         terms.append(RangePenalty(strength=ranged, sites=sites))
@@ -91,7 +94,10 @@ def retrofit_recipe(
         name="retrofit",
         task="imitate",
         seed=seed,
-        model=ModelRecipe(pretrained=model, rotate=rotate, damp=damp or (DAMPED if rotate else 1.0)),
+        model=ModelRecipe(
+            pretrained=model, rotate=rotate, damp=damp or (DAMPED if rotate else 1.0),
+            balance=(ALPHA if post_norm else 0.0) if balance is None else balance,
+        ),
         attention=attention,
         data=DataRecipe(train=tuple(sources), unit=unit, length=length, hold_out=WATCHED + measured, validation_limit=WATCHED),  # type: ignore[arg-type]
         optimizer=OptimizerRecipe(

@@ -25,6 +25,8 @@ from quietformer.data.inputs import check_length, image_size
 from quietformer.data.training import TrainingData, collate_for, takes_images, training_data
 from quietformer.errors import QuietformerError, SpecError, in_one_line
 from quietformer.files import finite, write_json
+from quietformer.quant.balance import balance_
+from quietformer.quant.calibrate import Batch
 from quietformer.recipe import Recipe, Source
 from quietformer.sources import open_model
 from quietformer.train.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
@@ -111,6 +113,9 @@ def _train(recipe: Recipe, run: Path, arguments: TrainingArguments, say: Callabl
     steps = steps_of(recipe, data.examples)
     set_sizes_(arguments, recipe, steps)
     resumed = last_checkpoint(run)
+    if teacher is not None and recipe.model.balance:
+        # The teacher too, so that hidden states are compared in the same units; it computes what it did.
+        balance_(teacher, _calibration(recipe, data, teacher), alpha=recipe.model.balance)
     model = open_or_build(recipe, data, resumed, teacher)
     if recipe.optimizer.freeze_embeddings:
         freeze_embeddings_(model)
@@ -197,16 +202,19 @@ def open_or_build(
     if resumed is not None:
         return open_model(str(resumed))
     if teacher is not None:
-        task = task_of(teacher)
-        vocabulary = 0 if takes_images(recipe) else _vocabulary(teacher)
-        collate = collate_for(recipe, data, vocabulary, seed=recipe.seed, imitated=task)
-        return student_of(teacher, recipe, lambda: calibration_of(recipe, data, collate, task))
+        return student_of(teacher, recipe, lambda: _calibration(recipe, data, teacher))
     return build_model(
         recipe,
         vocabulary=None if data.tokenizer is None else len(data.tokenizer),
         labels=data.classes,
         special_tokens=None if data.tokenizer is None else special_ids(data.tokenizer),
     )
+
+
+def _calibration(recipe: Recipe, data: TrainingData, teacher: PreTrainedModel) -> list[Batch]:
+    task = task_of(teacher)
+    vocabulary = 0 if takes_images(recipe) else _vocabulary(teacher)
+    return calibration_of(recipe, data, collate_for(recipe, data, vocabulary, seed=recipe.seed, imitated=task), task)
 
 
 def make_trainer(

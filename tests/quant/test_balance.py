@@ -1,0 +1,217 @@
+"""Residual sums of post-norm models in other units: the same model bit for bit, its wide features no longer wide."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    MPNetConfig,
+    MPNetForMaskedLM,
+)
+
+import quietformer as qf
+from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.families.gained_norm import GainedLayerNorm, gain_norms_
+from quietformer.quant.balance import balance_
+from quietformer.quant.calibrate import calibrate_, quantize_
+from quietformer.section import model_spec
+from quietformer.specs import QuantSpec
+from tests.models import build, inputs
+
+WIDE = 5
+
+
+def widened(model, times=64.0):
+    """One feature of every norm far wider than the others, as in real encoders, the weights reading it as before."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.weight.add_(0.3 * torch.randn(module.weight.shape, generator=generator))
+                module.weight[WIDE] *= times
+    return model.eval()
+
+
+def bert():
+    return widened(build("bert"))
+
+
+@torch.no_grad()
+def logits(model, batch=None):
+    return model(**(batch or inputs("bert")))[0]
+
+
+def other(kind, config, **fields):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 99, "max_position_embeddings": 64, **fields}
+    return widened(kind(config(**sizes)))
+
+
+@pytest.mark.parametrize(
+    ("model", "sums"),
+    [
+        (bert(), 4),
+        (other(DistilBertForMaskedLM, DistilBertConfig, dim=32, n_layers=2, n_heads=4, hidden_dim=64), 4),
+        (
+            other(
+                MPNetForMaskedLM, MPNetConfig, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+            ),
+            4,
+        ),
+    ],
+    ids=["bert", "distilbert", "mpnet"],
+)  # fmt: skip
+def test_a_balanced_model_computes_the_same_to_the_last_bit(model, sums):
+    batch = inputs("bert")
+    if "distil" in type(model).__name__.lower():
+        batch.pop("token_type_ids", None)
+    before = logits(model, batch)
+    assert balance_(model, [batch]) == sums
+    assert torch.equal(logits(model, batch), before)
+    gains = [module.quiet_gain for module in model.modules() if isinstance(module, GainedLayerNorm)]
+    assert len(gains) == sums
+    assert all(gain.max() > 4 for gain in gains)  # there was something to balance
+    assert all(torch.equal(gain.log2(), gain.log2().round()) for gain in gains)
+
+
+def ranges(model):
+    """How far a sum reaches, in what its usual feature reaches."""
+    found = []
+    layer = model.bert.encoder.layer[1]
+    handles = [
+        module.register_forward_pre_hook(lambda m, args: found.append(args[0].abs().flatten(0, -2).amax(0)))
+        for module in (layer.attention.output.LayerNorm, layer.output.LayerNorm, layer.intermediate.dense)
+    ]
+    logits(model)
+    for handle in handles:
+        handle.remove()
+    return [float(wide.max() / wide.median()) for wide in found]
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.sampled_from([0.25, 0.5, 0.75, 1.0]))
+def test_alpha_says_how_much_of_the_width_goes(alpha):
+    model = bert()
+    before = ranges(model)
+    balance_(model, [inputs("bert")], alpha=alpha)
+    for was, now in zip(before, ranges(model), strict=True):
+        # Up to the rounding of scales to powers of two, of the widest feature and of the median one.
+        assert now <= 2 * was ** (1 - alpha) * 2**0.5
+    if alpha == 1.0:
+        assert max(ranges(model)) < 4 < min(before)
+
+
+def test_what_int8_loses_is_less():
+    batch = inputs("bert")
+    model = widened(build("bert"), times=400.0)
+    original = logits(model)
+    balanced = copy.deepcopy(model)
+    balance_(balanced, [batch])
+    errors = []
+    for one in (model, balanced):
+        quantize_(one, QuantSpec(per_channel=True), batch)
+        calibrate_(one, [batch])
+        errors.append((logits(one) - original).norm())
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_the_plan_is_the_same_sites():
+    model, batch = bert(), inputs("bert")
+    balanced = copy.deepcopy(model)
+    balance_(balanced, [batch])
+    plans = [quantize_(one, QuantSpec(), batch) for one in (model, balanced)]
+    assert plans[0].to_dict()["sites"] == plans[1].to_dict()["sites"]
+
+
+def test_saved_and_loaded_it_is_the_same_with_a_head_and_without(tmp_path):
+    model = bert()
+    before = logits(model)
+    balance_(model, [inputs("bert")])
+    qf.save(model, tmp_path)
+    for again in (qf.load(tmp_path), AutoModelForMaskedLM.from_pretrained(tmp_path)):
+        assert model_spec(again) == model_spec(model)
+        again.set_attn_implementation("eager")  # as the model that was built
+        assert torch.equal(logits(again), before)
+    base = AutoModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    base.set_attn_implementation("eager")
+    assert torch.equal(logits(base), logits(model.bert))
+
+
+def test_gains_missing_from_the_weights_are_told(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model = bert()
+    balance_(model, [inputs("bert")])
+    qf.save(model, tmp_path)
+    (weights,) = tmp_path.glob("*.safetensors")
+    tensors = load_file(weights)
+    save_file({name: t for name, t in tensors.items() if not name.endswith("quiet_gain")}, weights, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="quiet_gain"):
+        qf.load(tmp_path)
+
+
+def test_gates_read_what_they_read_before():
+    """A gate reads what a norm gives: sums around gated attention stay as they are, those of FFNs are balanced."""
+    model = bert()
+    qf.apply_attention_(model, qf.AttentionSpec(gate=qf.LinearGate(pi_init=0.5)))
+    before = logits(model)
+    assert balance_(model, [inputs("bert")]) == 2
+    assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("name", ["opt", "gpt2", "vit", "llama"])
+def test_models_without_such_sums_are_left_as_they_are(name):
+    model = build(name)
+    before = copy.deepcopy(model.state_dict())
+    assert balance_(model, [inputs(name)]) == 0
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_once_is_enough():
+    model = bert()
+    balance_(model, [inputs("bert")])
+    before = copy.deepcopy(model.state_dict())
+    assert balance_(model, [inputs("bert")]) == 0
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_projection_that_is_used_twice_is_left():
+    model = bert()
+    layers = model.bert.encoder.layer
+    layers[1].output.dense = layers[0].output.dense
+    before = logits(model)
+    assert balance_(model, [inputs("bert")]) == 2
+    assert torch.equal(logits(model), before)
+
+
+def test_mistakes_are_told():
+    model = bert()
+    with pytest.raises(QuietformerError, match="alpha above 0"):
+        balance_(model, [inputs("bert")], alpha=0.0)
+    with pytest.raises(QuietformerError, match="no batches"):
+        balance_(model, [])
+    with pytest.raises(CheckpointError, match="nowhere"):
+        gain_norms_(model, ["nowhere"])
+    with pytest.raises(CheckpointError, match="no LayerNorm"):
+        gain_norms_(model, ["bert.encoder.layer.0.output.dense"])
+    quantize_(model, QuantSpec(), inputs("bert"))
+    with pytest.raises(QuietformerError, match="quantized already"):
+        balance_(model, [inputs("bert")])
+
+
+def test_gradients_pass_and_gains_do_not_learn():
+    model = bert()
+    balance_(model, [inputs("bert")])
+    model(**inputs("bert"))[0].square().mean().backward()
+    norm = model.bert.encoder.layer[0].output.LayerNorm
+    assert norm.weight.grad.abs().sum() > 0
+    assert "quiet_gain" not in dict(norm.named_parameters())
