@@ -12,6 +12,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 import quietformer as qf
 from quietformer.checkpoint import quiet_transformers
 from quietformer.quant.place import quantizers
+from quietformer.sources import open_model
 from tests.models import VOCABULARY, build
 
 FEW = ("--sequences", 4, "--calibration", 2, "--batch-size", 2, "--length", 12)
@@ -123,6 +124,38 @@ def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
     assert "real INT8 ONNX" in out
     assert (place / "onnx" / "tokenizer.json").is_file()
     assert json.loads((place / "onnx" / "figures.json").read_text()) == figures
+
+
+def test_a_balanced_model_loses_less_and_is_exported_as_it_is(run, place):
+    """One feature of the norms is far wider than the others, and the last norm takes it back, as in real encoders."""
+    model = open_model(str(place / "encoder"))
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if name in ("embeddings.LayerNorm", "encoder.layer.0.attention.output.LayerNorm"):
+                module.weight[3] *= 20
+            elif name == "encoder.layer.0.output.LayerNorm":
+                module.weight[3] /= 20
+    model.save_pretrained(place / "encoder")
+    losses = []
+    for options in ((), ("--balance",)):
+        code, _, err = quantize(run, place, "encoder", "--per-channel", "--seeds", 1, *options)
+        assert code == 0, err
+        losses.append(1 - json.loads((place / "q.json").read_text())["quantized"]["cosine"]["mean"])
+    assert losses[1] < 0.5 * losses[0]
+    code, _, err = run(
+        "export", place / "encoder", place / "onnx", "--texts", place / "text.txt", *FEW, "--balance", "--per-channel",
+        "--threads", 1, "--json", place / "e.json",
+    )  # fmt: skip
+    assert code == 0, err
+    figures = json.loads((place / "e.json").read_text())
+    assert figures["float"]["cosine"] == pytest.approx(1.0, abs=1e-6)
+    assert 1 - figures["real"]["cosine"] < 0.5 * losses[0]
+
+
+def test_what_cannot_be_balanced_is_told(run, place):
+    code, _, err = quantize(run, place, "opt", "--balance")
+    assert code == 2
+    assert "no residual sums between LayerNorms to balance" in err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 
 import quietformer as qf
 from quietformer.data.inputs import tokenizer_of
+from quietformer.section import model_spec
 from quietformer.sources import open_model
+from quietformer.train.recipe_files import read_recipe
 from tests.commands import fails
 from tests.train.pretrained import tiny_pretrained
 from tests.train.recipes import write_prose
@@ -69,6 +71,15 @@ def test_it_is_exported_and_reloaded_like_any_model(run, tmp_path, text, loud):
         "inspect", out, "--texts", text, "--sequences", "4", "--length", "24", "--page", tmp_path / "p.html"
     )
     assert code == 0, error
+
+
+@pytest.mark.parametrize(("options", "gained"), [((), True), (("--balance", "0"), False)])
+def test_residual_sums_are_balanced_unless_told_otherwise(run, tmp_path, text, loud, options, gained):
+    out = tmp_path / "out"
+    assert run("retrofit", loud, out, *QUICK, "--texts", text, "--no-real", *options)[0] == 0
+    assert bool(model_spec(qf.load(out)).gained_norms) == gained
+    sites = [term.get("sites") for term in read_recipe(str(out / "recipe.yaml")).to_dict()["regularizers"]]
+    assert (["ffn_output.input"] in sites) == gained
 
 
 @pytest.mark.parametrize("gate", ["none", "mlp", "all_heads", "elementwise"])

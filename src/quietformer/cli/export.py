@@ -11,6 +11,7 @@ from quietformer.analysis.provenance import command_line, versions
 from quietformer.cli.output import Steps, working
 from quietformer.cli.quantization import (
     ActsOption,
+    BalanceOption,
     BatchSizeOption,
     BitsOption,
     CalibrationOption,
@@ -45,6 +46,7 @@ def export(
     acts: ActsOption = "running-minmax",
     per_channel: PerChannelOption = False,
     keep: KeepOption = None,
+    balance: BalanceOption = False,
     gate: GateOption = False,
     head: HeadOption = False,
     texts: TextsOption = None,
@@ -72,7 +74,7 @@ def export(
     """
     options = Options(
         bits, weights, acts, per_channel, keep or [], gate, head, texts, eval_texts, dataset, images, sequences, calibration,
-        batch_size, length,
+        batch_size, length, balance,
     )  # fmt: skip
     options.check()
     if weight_type not in ("auto", "int8", "uint8"):

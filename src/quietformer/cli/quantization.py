@@ -39,6 +39,13 @@ KeepOption = Annotated[
         help="Leave sites in floating point, or give them BITS; e.g. '*.ffn_output=16'.",
     ),
 ]  # fmt: skip
+BalanceOption = Annotated[
+    bool,
+    typer.Option(
+        "--balance",
+        help="Bring the features of a post-norm model's residual sums to a like size first; it stays the same model.",
+    ),
+]
 GateOption = Annotated[bool, typer.Option("--gate", help="Also quantize what gates give.")]
 HeadOption = Annotated[bool, typer.Option("--head", help="Also quantize the head.")]
 TextsOption = Annotated[Path | None, typer.Option("--texts", metavar="FILE", help="Text, one paragraph a line.")]
@@ -79,6 +86,7 @@ class Options:
     calibration: int
     batch_size: int
     length: int | None
+    balance: bool
 
     def spec(self) -> QuantSpec:
         from quietformer.specs import QuantRule, QuantSpec, estimators, parse_bits
@@ -131,7 +139,15 @@ def open_source(source: str, options: Options, trust_remote_code: bool) -> tuple
         model = open_model(source, trust_remote_code=trust_remote_code)
         check_finite(model)
         task = task_of(model)
-        return model, options.data(model, source, task), task
+        data = options.data(model, source, task)
+        if options.balance:
+            from quietformer.quant.balance import balance_
+
+            if not balance_(model, data.calibration(0)):
+                raise QuietformerError(
+                    f"{source} has no residual sums between LayerNorms to balance, or they are balanced; leave out --balance"
+                )
+        return model, data, task
 
 
 def quantize_model(

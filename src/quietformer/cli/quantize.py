@@ -10,6 +10,7 @@ import typer
 from quietformer.cli.output import Steps, working
 from quietformer.cli.quantization import (
     ActsOption,
+    BalanceOption,
     BatchSizeOption,
     BitsOption,
     CalibrationOption,
@@ -44,6 +45,7 @@ def quantize(
     seeds: int = typer.Option(3, "--seeds", min=1, help="How often to calibrate, each time on other batches."),
     search: bool = typer.Option(False, "--search", help="Choose the estimator for activations by trying them all."),
     keep: KeepOption = None,
+    balance: BalanceOption = False,
     gate: GateOption = False,
     head: HeadOption = False,
     texts: TextsOption = None,
@@ -67,7 +69,7 @@ def quantize(
     """Quantize MODEL in simulation, and say what it costs and which tensors are to blame."""
     options = Options(
         bits, weights, acts, per_channel, keep or [], gate, head, texts, eval_texts, dataset, images, sequences, calibration,
-        batch_size, length,
+        batch_size, length, balance,
     )  # fmt: skip
     json_path = json_path or (None if plan_only else page.with_suffix(".json"))
     _check(options, page, json_path, out, overwrite, model)

@@ -38,7 +38,7 @@ def retrofit(
     steps: int = typer.Option(1000, "--steps", min=1, help="Steps of fine-tuning."),
     batch_size: int | None = typer.Option(None, "--batch-size", min=1, help="Texts or images a step."),
     length: int | None = typer.Option(None, "--length", min=8, help="Tokens of a sequence at most."),
-    learning_rate: float = typer.Option(1.5e-4, "--learning-rate", min=0.0, help="Peak learning rate."),
+    learning_rate: float = typer.Option(1e-4, "--learning-rate", min=0.0, help="Peak learning rate."),
     gate_factor: float = typer.Option(10.0, "--gate-factor", min=0.01, help="The gates' rate is this times the others'."),
     penalty: float | None = typer.Option(
         None, "--penalty", min=0.0, help="Strength of the penalty on activations; by the model's width, 0: none."
@@ -48,10 +48,11 @@ def retrofit(
     ),
     site: str = typer.Option("ffn_output", "--site", metavar="SITE", help="Which activations the penalty is on."),
     ranges: float | None = typer.Option(
-        None, "--ranges", min=0.0, help="Strength of the penalty on wide ranges around norms: 1 for post-norm encoders, else 0."
+        None, "--ranges", min=0.0,
+        help="Strength of the penalty on wide ranges; 0.2 for balanced encoders, 1 for other post-norm ones, else 0.",
     ),
     rounding: float = typer.Option(
-        0.3, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."
+        0.5, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."
     ),
     rotate: bool | None = typer.Option(
         None, help="Start in a basis in which no feature stands out; by default for causal models with RMSNorm."

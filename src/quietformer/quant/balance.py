@@ -30,7 +30,8 @@ from quietformer.quant.place import quantizers
 from quietformer.quant.trace import Step, Trace, trace
 from quietformer.section import model_spec
 
-ALPHA = 0.5
+ALPHA = 0.6
+"""docs/retrofit.md has the figures of others."""
 
 
 @dataclass

@@ -53,13 +53,13 @@ class RetrofitOptions:
     steps: int = 1000
     batch_size: int | None = None
     length: int | None = None
-    learning_rate: float = 1.5e-4
+    learning_rate: float = 1e-4
     gate_factor: float = 10.0
     penalty: float | None = None
     threshold: float | None = None
     site: str = "ffn_output"
     ranges: float | None = None
-    rounding: float = 0.3
+    rounding: float = 0.5
     rotate: bool | None = None
     damp: float | None = None
     balance: float | None = None

@@ -31,6 +31,8 @@ STRENGTH_PER_FEATURE = 2e-3
 NORM_FACTOR = 5.0
 """Where ranges around norms are held the norms learn faster: their gains are what makes those tensors wide, and at the others'
 rate they would move too little."""
+BALANCED_SITES, BALANCED_STRENGTH = ("ffn_output.input",), 0.2
+"""What is still wide in a model whose residual sums are balanced: what its FFNs' activation functions give."""
 EVALUATIONS = 8
 DAMPED = 0.05
 """What is left of the massive units of a model that is rotated."""
@@ -83,9 +85,11 @@ def retrofit_recipe(
         bound = long_tail(inspected, site) if threshold is None else threshold
         terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
     there = {row["site"] for row in inspected["sites"]}
-    sites = tuple(name for name in RangePenalty().sites if not there or name.partition(".")[0] in there)
     post_norm = bool(inspected.get("model", {}).get("post_norm"))
-    held = RangePenalty().strength if strength and post_norm else 0.0
+    balanced = (ALPHA if post_norm else 0.0) if balance is None else balance
+    wide = BALANCED_SITES if balanced else RangePenalty().sites
+    sites = tuple(name for name in wide if not there or name.partition(".")[0] in there)
+    held = (BALANCED_STRENGTH if balanced else RangePenalty().strength) if strength and post_norm else 0.0
     ranged = (held if ranges is None else ranges) if sites else 0.0
     if ranged:
         terms.append(RangePenalty(strength=ranged, sites=sites))
@@ -96,13 +100,13 @@ def retrofit_recipe(
         seed=seed,
         model=ModelRecipe(
             pretrained=model, rotate=rotate, damp=damp or (DAMPED if rotate else 1.0),
-            balance=(ALPHA if post_norm else 0.0) if balance is None else balance,
+            balance=balanced,
         ),
         attention=attention,
         data=DataRecipe(train=tuple(sources), unit=unit, length=length, hold_out=WATCHED + measured, validation_limit=WATCHED),  # type: ignore[arg-type]
         optimizer=OptimizerRecipe(
-            learning_rate=learning_rate, gate_factor=gate_factor, norm_factor=NORM_FACTOR if ranged else 1.0, weight_decay=0.0,
-            freeze_embeddings=True,
+            learning_rate=learning_rate, gate_factor=gate_factor, weight_decay=0.0, freeze_embeddings=True,
+            norm_factor=NORM_FACTOR if ranged and not balanced else 1.0,
         ),
         schedule=ScheduleRecipe(shape="cosine", warmup_steps=min(50, steps // 8), final=learning_rate / 50),
         training=TrainingRecipe(
