@@ -47,10 +47,13 @@ def main() -> None:
         figures = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
         RESULTS.mkdir(parents=True, exist_ok=True)
         write_json(RESULTS / f"{name}.json", slim(figures))
-        for plot in (Path(folder) / "figures").glob("*.svg"):
+        pictures = []
+        for plot in sorted((Path(folder) / "figures").glob("*.svg")):
             PLOTS.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(plot, PLOTS / f"{name}-{plot.name}")
-        write_between(PAGE, name, section(figures))
+            place = PLOTS / f"{name}-{plot.name}"
+            shutil.copyfile(plot, place)
+            pictures.append(f"\n![{name}: {plot.stem}]({place.relative_to(DOCS)})\n")
+        write_between(PAGE, name, section(figures) + "".join(pictures))
 
 
 if __name__ == "__main__":
