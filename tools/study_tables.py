@@ -48,7 +48,9 @@ def main() -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         write_json(RESULTS / f"{name}.json", slim(figures))
         pictures = []
-        for plot in sorted((Path(folder) / "figures").glob("*.svg")):
+        plots = sorted((Path(folder) / "figures").glob("*.svg"))
+        # A picture over the grid says more than the curves of all its runs.
+        for plot in [plot for plot in plots if plot.stem != "curves"] or plots:
             PLOTS.mkdir(parents=True, exist_ok=True)
             place = PLOTS / f"{name}-{plot.name}"
             shutil.copyfile(plot, place)
