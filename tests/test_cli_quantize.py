@@ -148,8 +148,7 @@ def test_a_balanced_model_loses_less_and_is_exported_as_it_is(run, place):
     )  # fmt: skip
     assert code == 0, err
     figures = json.loads((place / "e.json").read_text())
-    assert figures["float"]["cosine"] == pytest.approx(1.0, abs=1e-6)
-    assert 1 - figures["real"]["cosine"] < 0.5 * losses[0]
+    assert 1 - figures["real"]["cosine"] < 0.5 * losses[0]  # compared with the model before it was balanced
 
 
 def test_what_cannot_be_balanced_is_told(run, place):

@@ -28,7 +28,7 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.attention.layers import CORE
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
-from quietformer.families.gained_norm import GAIN, gain_norms_
+from quietformer.families.gained_norm import GAIN, gain_norms_, gained_norms
 from quietformer.families.vit import NORM, add_patch_norm_
 from quietformer.files import whole_folder
 from quietformer.quant.place import HOLDER, place_, quantizers
@@ -91,7 +91,9 @@ def write_folder(
 
 
 def _is_plain(model: PreTrainedModel) -> bool:
-    return model_spec(model) == ModelSpec() and not any(True for _ in attention_cores(model))
+    return (
+        model_spec(model) == ModelSpec() and not any(True for _ in attention_cores(model)) and not gained_norms(model)
+    )
 
 
 def _check_described(model: PreTrainedModel) -> None:
@@ -102,6 +104,11 @@ def _check_described(model: PreTrainedModel) -> None:
         raise QuietformerError(
             f"the attention was applied to a part of this {type(model).__name__} only, which a folder cannot say; "
             "apply it to the whole model, or save the part"
+        )
+    if set(gained_norms(model)) != set(_named_for(model, dict.fromkeys(spec.gained_norms, ""))):
+        raise QuietformerError(
+            f"the residual sums of a part of this {type(model).__name__} only are balanced, which a folder cannot say; "
+            "balance the whole model, or save the part"
         )
     placed = quantizers(model)
     if set(placed) != set(spec.quantized.sites if spec.quantized else ()):
@@ -185,7 +192,7 @@ def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | N
     if spec.patch_norm is not None:
         add_patch_norm_(model, spec.patch_norm)
     if spec.gained_norms:
-        gain_norms_(model, _named_for(model, {name: "" for name in spec.gained_norms}))
+        gain_norms_(model, _named_for(model, dict.fromkeys(spec.gained_norms, "")))
     if spec.attention is not None:
         apply_attention_(model, spec.attention)
     if spec.quantized is not None:

@@ -304,7 +304,14 @@ class ModelSpec(Spec):
     quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
 
     def to_section(self) -> dict[str, Any]:
-        return {"version": FORMAT_VERSION, **self.to_dict()}
+        fields = self.to_dict()
+        if self.gained_norms:
+            return {"version": FORMAT_VERSION, **fields}
+        # What format 2 can say is written in format 2, which earlier releases read.
+        return {
+            "version": FORMAT_VERSION - 1,
+            **{name: value for name, value in fields.items() if name != "gained_norms"},
+        }
 
     @classmethod
     def from_section(cls, section: Any) -> ModelSpec:

@@ -12,8 +12,12 @@ from torch import nn
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    BertConfig,
+    BertLMHeadModel,
+    BertModel,
     DistilBertConfig,
     DistilBertForMaskedLM,
+    EncoderDecoderModel,
     MPNetConfig,
     MPNetForMaskedLM,
 )
@@ -24,7 +28,7 @@ from quietformer.families.gained_norm import GainedLayerNorm, gain_norms_
 from quietformer.quant.balance import balance_
 from quietformer.quant.calibrate import calibrate_, quantize_
 from quietformer.section import model_spec
-from quietformer.specs import QuantSpec
+from quietformer.specs import ModelSpec, QuantSpec
 from tests.models import build, inputs
 
 WIDE = 5
@@ -193,6 +197,118 @@ def test_a_projection_that_is_used_twice_is_left():
     assert torch.equal(logits(model), before)
 
 
+def test_a_part_that_was_not_called_may_read_a_norm_too():
+    """Cross-attention runs only when it is given something; calibrated without it, its sums must stay as they are."""
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "vocab_size": 99,
+    }
+    config = BertConfig(**sizes, is_decoder=True, add_cross_attention=True, attn_implementation="eager")
+    model = widened(BertLMHeadModel(config))
+    given = inputs("bert") | {"encoder_hidden_states": torch.randn(2, 5, 32)}
+    given = {name: tensor[:2] for name, tensor in given.items()}
+    before = logits(model, given)
+    balance_(model, [inputs("bert")])
+    torch.testing.assert_close(logits(model, given), before, rtol=0, atol=1e-6 * float(before.abs().max()))
+
+
+@pytest.mark.parametrize("spoil", ["not finite", "another norm", "patched"])
+def test_what_cannot_be_balanced_is_not_touched(spoil):
+    model = bert()
+    batches = [inputs("bert"), inputs("bert")]
+    if spoil == "not finite":
+        model.bert.embeddings.word_embeddings.weight.data[98] = float("inf")
+        batches[1]["input_ids"] = torch.full_like(batches[1]["input_ids"], 98)
+    elif spoil == "another norm":
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.__class__ = type("OwnLayerNorm", (nn.LayerNorm,), {})
+    else:
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.forward = module.forward
+    before = copy.deepcopy(model.state_dict())
+    if spoil == "not finite":
+        with pytest.raises(QuietformerError, match="not finite"):
+            balance_(model, batches)
+    else:
+        assert balance_(model, batches) == 0
+    assert model_spec(model).gained_norms == ()
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_model_that_would_compute_something_else_is_not_touched(monkeypatch):
+    model = bert()
+    monkeypatch.setattr(GainedLayerNorm, "forward", nn.LayerNorm.forward)  # as if the gains did nothing
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(QuietformerError, match="left as it is"):
+        balance_(model, [inputs("bert")])
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_features_that_are_never_on_keep_their_units():
+    model = bert()
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.weight[10:30] = 0
+                module.bias[10:30] = 0
+    before = logits(model)
+    assert balance_(model, [inputs("bert")]) == 4
+    assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+    assert torch.equal(logits(model), before)
+
+
+def test_a_part_is_saved_and_loaded_by_itself_and_half_a_model_is_refused(tmp_path):
+    model = EncoderDecoderModel(
+        encoder=widened(BertModel(tiny_bert())), decoder=widened(BertLMHeadModel(tiny_bert(True)))
+    )
+    batch = {"input_ids": inputs("bert")["input_ids"], "decoder_input_ids": inputs("bert")["input_ids"]}
+    only = copy.deepcopy(model)
+    assert balance_(only.encoder, [{"input_ids": batch["input_ids"]}]) == 4
+    with pytest.raises(QuietformerError, match="a part of this"):
+        qf.save(only, tmp_path / "half")
+    before = logits(model.eval(), batch)
+    assert balance_(model, [batch]) > 4
+    torch.testing.assert_close(logits(model, batch), before, rtol=0, atol=1e-6 * float(before.abs().max()))
+    qf.save(model.encoder, tmp_path / "part")
+    part = qf.load(tmp_path / "part")
+    assert model_spec(part).gained_norms
+    torch.testing.assert_close(logits(part, inputs("bert")), logits(model.encoder, inputs("bert")))
+
+
+def tiny_bert(decoder=False):
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "vocab_size": 99,
+    }
+    return BertConfig(**sizes, is_decoder=decoder, add_cross_attention=decoder)
+
+
+def test_modes_stay_as_they_were():
+    model = bert().train()
+    model.bert.encoder.layer[0].output.LayerNorm.eval()
+    balance_(model, [inputs("bert")])
+    norms = [layer.output.LayerNorm for layer in model.bert.encoder.layer]
+    assert [norm.training for norm in norms] == [False, True]
+
+
+def test_what_says_nothing_of_gains_is_written_in_the_format_before():
+    assert ModelSpec(attention=qf.AttentionSpec()).to_section()["version"] == 2
+    section = ModelSpec(gained_norms=("a",)).to_section()
+    assert section["version"] == 3
+    assert ModelSpec.from_section(section).gained_norms == ("a",)
+
+
 def test_mistakes_are_told():
     model = bert()
     with pytest.raises(QuietformerError, match="alpha above 0"):
@@ -201,7 +317,7 @@ def test_mistakes_are_told():
         balance_(model, [])
     with pytest.raises(CheckpointError, match="nowhere"):
         gain_norms_(model, ["nowhere"])
-    with pytest.raises(CheckpointError, match="no LayerNorm"):
+    with pytest.raises(CheckpointError, match="no plain LayerNorm"):
         gain_norms_(model, ["bert.encoder.layer.0.output.dense"])
     quantize_(model, QuantSpec(), inputs("bert"))
     with pytest.raises(QuietformerError, match="quantized already"):

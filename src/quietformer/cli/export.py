@@ -92,7 +92,7 @@ def export(
         spec = options.spec()
     opened, data, task = open_source(model, options, trust_remote_code)
     _check_not_calibrated_otherwise(context, opened, model)
-    figures, reference = _quantized(opened, model, data, task, spec)
+    figures, reference = _quantized(opened, model, data, task, spec, balance)
     with Steps() as steps:
         result = export_onnx(
             opened, out, data.evaluation, processor=data.tokenizer, weight_type=weight_type,  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def _check_not_calibrated_otherwise(context: typer.Context, opened: Any, model: 
 
     if model_spec(opened).quantized is None:
         return
-    for name in ("bits", "weights", "acts", "per_channel", "keep", "gate", "head"):
+    for name in ("bits", "weights", "acts", "per_channel", "keep", "balance", "gate", "head"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise QuietformerError(
@@ -123,7 +123,7 @@ def _check_not_calibrated_otherwise(context: typer.Context, opened: Any, model: 
             )
 
 
-def _quantized(model: Any, source: str, data: Any, task: str, spec: Any) -> tuple[dict[str, Any], Any]:
+def _quantized(model: Any, source: str, data: Any, task: str, spec: Any, balance: bool) -> tuple[dict[str, Any], Any]:
     """The figures of the simulation; a model that comes quantized is taken as it is."""
     from quietformer.analysis.evaluate import evaluate, reference_run
     from quietformer.quant.calibrate import floating_point
@@ -131,7 +131,7 @@ def _quantized(model: Any, source: str, data: Any, task: str, spec: Any) -> tupl
 
     quantized = model_spec(model).quantized
     if quantized is None:
-        found = quantize_model(model, source, data, task, spec, seeds=1, search=False)
+        found = quantize_model(model, source, data, task, spec, seeds=1, search=False, balance=balance)
         return found.figures | {"kind": "export"}, found.reference
     with working("evaluating"):
         with floating_point(model):

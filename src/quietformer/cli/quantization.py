@@ -139,25 +139,19 @@ def open_source(source: str, options: Options, trust_remote_code: bool) -> tuple
         model = open_model(source, trust_remote_code=trust_remote_code)
         check_finite(model)
         task = task_of(model)
-        data = options.data(model, source, task)
-        if options.balance:
-            from quietformer.quant.balance import balance_
-
-            if not balance_(model, data.calibration(0)):
-                raise QuietformerError(
-                    f"{source} has no residual sums between LayerNorms to balance, or they are balanced; leave out --balance"
-                )
-        return model, data, task
+        return model, options.data(model, source, task), task
 
 
 def quantize_model(
-    model: PreTrainedModel, source: str, data: CalibrationData, task: str, spec: QuantSpec, *, seeds: int, search: bool
-) -> Quantized:
+    model: PreTrainedModel, source: str, data: CalibrationData, task: str, spec: QuantSpec, *, seeds: int, search: bool,
+    balance: bool,
+) -> Quantized:  # fmt: skip
     """Plan, place, calibrate and evaluate, with a word on what is going on."""
     from quietformer.analysis.cost import SCALES
     from quietformer.analysis.evaluate import reference_run
     from quietformer.analysis.outliers import printable
     from quietformer.analysis.quantization import measure_seeds, search_estimator
+    from quietformer.quant.balance import balance_
     from quietformer.quant.calibrate import quantize_
     from quietformer.section import model_spec
 
@@ -166,6 +160,10 @@ def quantize_model(
         reference = reference_run(
             model, data.evaluation, task, progress=lambda done: steps("evaluating in floating point", done, total)
         )
+        if balance and not balance_(model, data.calibration(0)):  # compared with what the model was before
+            raise QuietformerError(
+                f"{source} has no residual sums between LayerNorms to balance, or they are balanced; leave out --balance"
+            )
         plan = quantize_(model, spec, data.evaluation[0])
         searched: list[dict[str, Any]] = []
         if search:

@@ -85,7 +85,7 @@ def quantize(
         _print_plan(plan)
         write_json(json_path, plan.to_dict())
         return
-    found = quantize_model(opened, model, data, task, spec, seeds=seeds, search=search)
+    found = quantize_model(opened, model, data, task, spec, seeds=seeds, search=search, balance=balance)
     with Steps() as steps:
         if sensitivity:
             found.figures["sensitivity"] = measure_sensitivity(opened, found.plan, data, task, steps)

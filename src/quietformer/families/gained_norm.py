@@ -35,20 +35,34 @@ class GainedLayerNorm(nn.LayerNorm):
         return super().forward(input * self.quiet_gain.to(input.dtype))
 
 
+def takes_gains(norm: nn.Module) -> bool:
+    """Whether it is a plain LayerNorm: not a kind of its own, nor one whose forward somebody has exchanged."""
+    return type(norm) is nn.LayerNorm and norm.weight is not None and "forward" not in vars(norm)
+
+
+def gained_norms(model: nn.Module) -> list[str]:
+    """The norms with gains that are in the model, by name."""
+    return [name for name, module in model.named_modules() if isinstance(module, GainedLayerNorm)]
+
+
 def gain_norms_(model: PreTrainedModel, names: Iterable[str]) -> None:
-    """Exchange these LayerNorms for ones with gains of one, in place; saved with the model."""
-    names = list(names)
+    """Exchange these LayerNorms for ones with gains of one, in place, all or none; saved with the model and with its parts."""
+    norms: dict[str, nn.LayerNorm] = {}
     for name in names:
         try:
             norm = model.get_submodule(name)
         except AttributeError:
             raise CheckpointError(f"there is no {name!r} in {type(model).__name__} to give gains to") from None
-        if isinstance(norm, GainedLayerNorm):
-            continue
-        if type(norm) is not nn.LayerNorm or norm.weight is None:
-            raise CheckpointError(f"{name!r} is no LayerNorm with a weight, so it takes no gains")
+        if not takes_gains(norm):
+            raise CheckpointError(f"{name!r} is no plain LayerNorm with a weight, so it takes no gains")
+        assert isinstance(norm, nn.LayerNorm)
+        norms[name] = norm
+    for name, norm in norms.items():
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, GainedLayerNorm.around(norm))
-    spec = model_spec(model)
-    every = tuple(dict.fromkeys((*spec.gained_norms, *names)))
-    write_section_(model, spec.model_copy(update={"gained_norms": every}))
+    written: set[int] = set()
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and id(part.config) not in written:
+            written.add(id(part.config))
+            if inside := tuple(gained_norms(part)):
+                write_section_(part, model_spec(part).model_copy(update={"gained_norms": inside}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -22,7 +23,10 @@ from quietformer.data.calibration import CalibrationData
 from quietformer.data.inputs import check_length, positions_of
 from quietformer.data.training import takes_images
 from quietformer.errors import QuietformerError
+from quietformer.families.gained_norm import gained_norms
+from quietformer.families.layout import find_blocks
 from quietformer.files import finite, write_json
+from quietformer.quant.balance import ALPHA, balance_
 from quietformer.recipe import Recipe, Source
 from quietformer.section import model_spec
 from quietformer.sources import open_model
@@ -111,6 +115,7 @@ def retrofit(
     verdict = before["inspect"]["verdict"]
     if verdict["severity"] == "quiet" and not options.force:
         return _figures(name, model, task, reference, before, None, verdict["sentence"], data, changed=False)
+    options = _balance_that_works(name, model, data, before["inspect"], options, say)
     recipe = with_absolute_paths(make_recipe(name, model, task, before["inspect"], options))
     check_run(out, recipe, "choose another OUT, or give the options it was begun with")
     _try_out(model, recipe, data)
@@ -155,6 +160,29 @@ def _rotates(model: PreTrainedModel, task: str, options: RetrofitOptions) -> boo
         norms = [module for module in model.modules() if "Norm" in type(module).__name__]
         return task == "causal" and bool(norms) and all("RMS" in type(module).__name__ for module in norms)
     return options.rotate
+
+
+def _balance_that_works(
+    name: str, model: PreTrainedModel, data: CalibrationData, inspected: dict[str, Any], options: RetrofitOptions,
+    say: Callable[[str], None],
+) -> RetrofitOptions:  # fmt: skip
+    """Where nothing is said, a post-norm model is balanced if all of it can be; what is asked for is done or refused."""
+    if options.balance == 0 or gained_norms(model):
+        return options
+    if options.balance is None and not inspected.get("model", {}).get("post_norm"):
+        return options
+    try:
+        found = balance_(copy.deepcopy(model), data.calibration(0)[:1], alpha=options.balance or ALPHA)
+    except QuietformerError:
+        if options.balance is not None:
+            raise
+        found = 0
+    if options.balance is not None and not found:
+        raise QuietformerError(f"{name} has no residual sums between LayerNorms to balance; leave out --balance")
+    if options.balance is None and found < 2 * len(find_blocks(model)) - 1:  # the first block may read no norm
+        return replace(options, balance=0.0)
+    say(f"{found} residual sums are written in other units first, which changes nothing of what {name} gives")
+    return options
 
 
 def _try_out(model: PreTrainedModel, recipe: Recipe, data: CalibrationData) -> None:

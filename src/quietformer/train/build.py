@@ -67,7 +67,8 @@ def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
             model: PreTrainedModel = CLASSES[recipe.task].from_config(config, dtype=torch.float32)
     except Exception as error:  # sizes that do not divide, ids past the vocabulary
         raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
-    put_in_(model, inside.model_copy(update={"quantized": None}))
+    # Ranges and units belong to weights, of which this model has none yet.
+    put_in_(model, inside.model_copy(update={"quantized": None, "gained_norms": ()}))
     _finish_(model, recipe, inside)
     return model
 
