@@ -85,7 +85,7 @@ def test_residual_sums_are_balanced_unless_told_otherwise(run, tmp_path, text, l
 def test_balancing_that_is_asked_for_is_done_or_refused(run, tmp_path, text):
     causal = tiny_pretrained(tmp_path / "opt", "opt")
     given = ("--texts", text, "--no-real", "--balance", "0.5", "--force")
-    assert "no residual sums between LayerNorms" in fails(run("retrofit", causal, tmp_path / "out", *QUICK, *given))
+    assert "no residual sums between LayerNorms" in fails(run, "retrofit", causal, tmp_path / "out", *QUICK, *given)
     assert not (tmp_path / "out").exists()
 
 
