@@ -286,7 +286,9 @@ function showRun() {
 // ---- what was done
 function showDone() {
   const before = inspected("before").model.attention, parts = [];
-  byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after.` : "Nothing was changed.";
+  const balance = data.recipe && data.recipe.model ? data.recipe.model.balance : 0;
+  const units = balance ? ` Residual sums were first written in other units (alpha ${balance}), which changes nothing the model gives; largest values and kurtosis are measured in those units, as they are quantized.` : "";
+  byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after.${units}` : "Nothing was changed.";
   linesOf(byId("recipe"), data.recipe);
   byId("recipe-part").hidden = !byId("recipe").childElementCount;
   if (data.data && Object.keys(data.data).length) { const list = el("dl", null, "lines"); linesOf(list, data.data); parts.push(el("h3", "Data"), list); }
