@@ -172,7 +172,9 @@ def _print(figures: dict[str, Any], out: Path) -> None:
         table.add_row(*row)
     console.print(table)
     if figures["recipe"]["model"].get("balance"):
-        console.print("After balancing, FFN outputs are in the units they are quantized in; their gains are inside the norms.")
+        console.print(
+            "After balancing, FFN outputs are in the units they are quantized in; their gains are inside the norms."
+        )
     if error := (figures["after"]["real"] or {}).get("error"):
         console.print(f"real INT8 was not written: {error}")
     best = figures["best"]
