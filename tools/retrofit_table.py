@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from tools.tables import markdown, write_between
 
@@ -20,6 +21,15 @@ KEPT = (
     "data", "command", "versions",
 )  # fmt: skip
 """What is kept of a retrofit's figures: all but the activations it looked at."""
+
+
+def portable(value: Any) -> Any:
+    """Files by name: where they lay on one machine says nothing on another."""
+    if isinstance(value, dict):
+        return {name: portable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [portable(item) for item in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def main() -> None:
@@ -34,7 +44,7 @@ def main() -> None:
     spent = f"{figures['steps']} steps, {figures['minutes']:.1f} minutes of training."
     write_between(arguments.document, arguments.mark, f"{table}\n{spent}\n")
     if arguments.json is not None:
-        write_json(arguments.json, {name: figures[name] for name in KEPT})
+        write_json(arguments.json, portable({name: figures[name] for name in KEPT}))
 
 
 if __name__ == "__main__":
