@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from quietformer.recipe import Source
 from quietformer.sources import open_model
 from quietformer.study.comparison import comparison, extremes, verdict_on
 from quietformer.study.measuring import measuring_data
-from quietformer.study.retrofit import RetrofitOptions, make_recipe
+from quietformer.study.retrofit import RetrofitOptions, _not_worth_it, make_recipe
 from quietformer.study.side import spread_over
 from quietformer.train.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
 from tests.train.pretrained import tiny_pretrained
@@ -171,3 +172,16 @@ def test_attention_that_is_there_stays_unless_named():
     assert attention_for_pretrained("", "none", there) == qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=2))
     bare = qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=2))
     assert attention_for_pretrained("", "", bare) == bare.model_copy(update={"gate": qf.LinearGate.for_pretrained()})
+
+
+@pytest.mark.parametrize(
+    ("better", "untrained", "trained", "told"),
+    [("higher", 0.99, 0.98, True), ("higher", 0.98, 0.99, False), ("lower", 10.0, 12.0, True), ("lower", 12.0, 10.0, False),
+     ("higher", 0.99, None, True), ("higher", None, 0.9, False), ("higher", 0.9, 0.9, False)],
+)  # fmt: skip
+def test_a_run_that_does_less_than_balancing_says_so(better, untrained, trained, told):
+    reference = SimpleNamespace(evaluation=SimpleNamespace(primary="m", better=better))
+    alone = {"per_channel": {"m": {"mean": untrained}}}
+    after = {"simulated": {"per_channel": {"m": {"mean": trained}}}}
+    assert ("more steps" in _not_worth_it(alone, after, reference)) == told
+    assert _not_worth_it(None, after, reference) == ""

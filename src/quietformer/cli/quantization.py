@@ -151,6 +151,7 @@ def quantize_model(
     from quietformer.analysis.evaluate import reference_run
     from quietformer.analysis.outliers import printable
     from quietformer.analysis.quantization import measure_seeds, search_estimator
+    from quietformer.families.gained_norm import gained_norms
     from quietformer.quant.balance import balance_
     from quietformer.quant.calibrate import quantize_
     from quietformer.section import model_spec
@@ -182,7 +183,7 @@ def quantize_model(
             "parameters": model.num_parameters(),
             "attention": attention.label if attention else "softmax",
         },
-        "label": spec.label,
+        "label": f"{spec.label}, balanced" if gained_norms(model) else spec.label,
         "spec": spec.to_dict(),
         "plan": plan.to_dict(),
         "task": task,

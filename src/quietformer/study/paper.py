@@ -194,7 +194,10 @@ def varied(study: dict[str, Any]) -> set[str]:
     """Short names of what differs between the runs; of `linear(pi_init=0.1)` and the like what is in the brackets."""
     names = {name for item in ITEMS for name in item.axes}
     found = {BITS} if len(study["study"]["measures"]["bits"]) > 1 else set()
-    for field, values in study["study"]["grid"].items():
+    grid = study["study"]["grid"]
+    for field, values in grid.items():
+        if field == VARIANT and len(values) == 1 and len(grid) > 1:
+            continue  # one for all runs, whose other fields differ
         inside = {word for value in values for word in re.findall(r"(\w+)'?\s*[=:]", str(value))} & names
         found |= inside or {short(field)}
     return found

@@ -18,6 +18,7 @@ from quietformer.analysis.evaluate import Reference, reference_run
 from quietformer.analysis.inspect import check_finite
 from quietformer.analysis.outliers import printable
 from quietformer.analysis.provenance import command_line, versions
+from quietformer.analysis.quantization import measure_seeds
 from quietformer.analysis.task import task_of
 from quietformer.data.calibration import CalibrationData
 from quietformer.data.inputs import check_length, positions_of
@@ -27,12 +28,14 @@ from quietformer.families.gained_norm import gained_norms
 from quietformer.families.layout import find_blocks
 from quietformer.files import finite, write_json
 from quietformer.quant.balance import ALPHA, balance_
+from quietformer.quant.calibrate import quantize_
 from quietformer.recipe import Recipe, Source
 from quietformer.section import model_spec
 from quietformer.sources import open_model
+from quietformer.specs import QuantSpec
 from quietformer.study.comparison import comparison, side_in_words, verdict_on
 from quietformer.study.measuring import measuring_data
-from quietformer.study.side import look, measure_side
+from quietformer.study.side import WEIGHTS, look, measure_side
 from quietformer.train.imitation import student_of
 from quietformer.train.recipe_files import changed
 from quietformer.train.retrofit_recipe import attention_for_pretrained, retrofit_recipe
@@ -133,13 +136,15 @@ def retrofit(
         healed, data, reference, look(healed, data, str(out), tell), seeds=options.seeds, real=options.real,
         folder=out / INTEGERS, tell=tell,
     )  # fmt: skip
+    alone = _balanced_alone(model, recipe, data, reference, tell)
     sentence = (
         f"{verdict_on(before, after, reference)} Before, {side_in_words(before, reference)}. "
-        f"After, {side_in_words(after, reference)}."
+        f"After, {side_in_words(after, reference)}.{_not_worth_it(alone, after, reference)}"
     )
     figures = _figures(name, model, task, reference, before, after, sentence, data, changed=True)
     figures |= {
         "attention": run["attention"],
+        "balanced_alone": alone,
         "steps": run["steps"],
         "minutes": run["seconds"] / 60,
         "asked": asked,
@@ -152,6 +157,36 @@ def retrofit(
     written: dict[str, Any] = finite(figures)
     write_json(out / FIGURES, written)
     return written
+
+
+def _balanced_alone(
+    model: PreTrainedModel, recipe: Recipe, data: CalibrationData, reference: Reference, tell: Tell
+) -> dict[str, Any] | None:
+    """Simulated INT8 of the model in other units and not trained, so that a person sees what training adds."""
+    balanced: Any = copy.deepcopy(model)
+    if not recipe.model.balance or not balance_(balanced, data.calibration(0), alpha=recipe.model.balance):
+        return None
+    found = {}
+    for name, per_channel in WEIGHTS.items():
+        quantized = copy.deepcopy(balanced)
+        quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
+        found[name] = measure_seeds(quantized, data, reference, 1, tell)["quantized"]
+    return found
+
+
+def _not_worth_it(alone: dict[str, Any] | None, after: dict[str, Any], reference: Reference) -> str:
+    """A word where a run was too short to make up for what training itself takes."""
+    primary, better = reference.evaluation.primary, reference.evaluation.better
+    if alone is None:
+        return ""
+    untrained, trained = (side["per_channel"][primary]["mean"] for side in (alone, after["simulated"]))
+    ahead = untrained is not None and (trained is None or (untrained > trained) == (better == "higher"))
+    if not ahead or untrained == trained:
+        return ""
+    return (
+        f" Balanced and not trained, simulated INT8 has {primary} {untrained:.4f}, which is better than what these steps made "
+        "of it: give more steps, or export the original with --balance."
+    )
 
 
 def _rotates(model: PreTrainedModel, task: str, options: RetrofitOptions) -> bool:
