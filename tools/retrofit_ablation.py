@@ -24,7 +24,6 @@ from quietformer.analysis.inspect import inspect
 from quietformer.analysis.provenance import versions
 from quietformer.analysis.task import task_of
 from quietformer.files import finite, write_json
-from quietformer.quant.balance import ALPHA, balance_
 from quietformer.quant.calibrate import calibrate_, quantize_
 from quietformer.recipe import Source
 from quietformer.sources import open_model
@@ -44,15 +43,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "clipped softmax": {"gate": "none", "normalizer": "clipped_softmax(alpha=4,warmup_steps=100)"},
     "linear gate, no penalty": {"gate": "linear", "penalty": 0.0},
 }
-BALANCED: dict[str, dict[str, Any]] = {
-    "no change at all": {},
-    "balanced, not trained": {"balance": ALPHA, "trained": False},
-    "balanced, penalty alone": {"gate": "none", "balance": ALPHA},
-    "balanced, linear gate": {"gate": "linear", "balance": ALPHA},
-}
-"""The same with residual sums balanced first."""
 MEASURES = ("float", "reach", "kurtosis", "per_tensor", "per_channel")
-DOCS = Path("docs/retrofit.md")
+JSON, DOCS = Path("results/retrofit_ablation.json"), Path("docs/retrofit.md")
 
 
 def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespace) -> RetrofitOptions:
@@ -61,7 +53,7 @@ def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespac
         sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
         evaluation=[Source(path=text) for text in arguments.eval_texts],
         steps=arguments.steps, batch_size=arguments.batch_size, learning_rate=3e-4, penalty=variant.get("penalty"), ranges=0.0,
-        balance=variant.get("balance", 0.0), rounding=0.0, seed=seed,
+        balance=0.0, rounding=0.0, seed=seed,
         sequences=arguments.sequences, changes=["training.evaluate_every=0", "training.save_every=0"],
     )  # fmt: skip
 
@@ -93,36 +85,31 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--balanced", action="store_true", help="the variants that are balanced first, as a table of their own"
-    )
+    parser.add_argument("--outliers", action="store_true", help="look at the outliers of finished runs again")
     arguments = parser.parse_args()
-    variants = BALANCED if arguments.balanced else VARIANTS
     model = open_model(arguments.model)
     task = task_of(model)
     plain = options_for({}, 0, arguments)
-    rows: dict[str, list[dict[str, float | None]]] = {name: [] for name in variants}
+    rows: dict[str, list[dict[str, float | None]]] = {name: [] for name in VARIANTS}
     data = measuring_data(
         make_recipe(arguments.model, model, task, {"sites": []}, plain), Path("."), model, task, plain
     )
     reference = reference_run(model, data.evaluation, task)
     looked = inspect(model, spread_over(data.evaluation, INSPECTED)).figures
     for seed in range(arguments.seeds):
-        for name, variant in variants.items():
+        for name, variant in VARIANTS.items():
             place = arguments.runs / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
             kept = place / "ablation.json"
             if not kept.is_file():
-                place.mkdir(parents=True, exist_ok=True)
-                if not variant.get("trained", True):
-                    trained: Any = copy.deepcopy(model)
-                    balance_(trained, data.calibration(seed + 1), alpha=variant["balance"])
-                elif variant:
+                if variant:
                     recipe = make_recipe(arguments.model, model, task, looked, options_for(variant, seed, arguments))
                     train(recipe, place, say=lambda text: print(text, file=sys.stderr, flush=True))
-                    trained = open_model(str(place))
-                else:
-                    trained = model
+                trained = open_model(str(place)) if variant else model
+                place.mkdir(parents=True, exist_ok=True)
                 write_json(kept, finite(measure(trained, data, reference, seed)))
+            elif arguments.outliers:
+                trained = open_model(str(place)) if variant else model
+                write_json(kept, finite(json.loads(kept.read_text()) | outliers(trained, data)))
             rows[name].append(json.loads(kept.read_text()))
             print(f"{name}, seed {seed}: {rows[name][-1]}", flush=True)
     report(rows, arguments, data.described)
@@ -142,9 +129,8 @@ def report(rows: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace,
             "| " + " | ".join([name, str(len(rows[name])), *(cell(key, found[key]) for key in MEASURES)]) + " |"
         )
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    mark = "ablation-balanced" if arguments.balanced else "ablation"
     write_json(
-        Path(f"results/retrofit_{mark.replace('-', '_')}.json"),
+        JSON,
         {
             "command": shlex.join(["python", "-m", "tools.retrofit_ablation", *words]),
             "steps": arguments.steps,
@@ -156,7 +142,7 @@ def report(rows: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace,
             "versions": versions(),
         },
     )
-    write_between(DOCS, mark, "\n".join(table))
+    write_between(DOCS, "ablation", "\n".join(table))
 
 
 def cell(key: str, value: dict[str, float | None]) -> str:
