@@ -93,7 +93,7 @@ def data_files(path: str) -> list[str]:
         raise QuietformerError(f"{path} mixes {' and '.join(sorted(kinds))} files; name one kind, e.g. {path}/*.txt")
     full = [str(file) for file in found if file.stat().st_size]
     if not full:
-        raise QuietformerError(f"{path} is empty")
+        raise QuietformerError(f"{path} is empty; give a file with text in it")
     return full
 
 

@@ -55,7 +55,7 @@ def passage_rows(texts: Any, tokenizer: Any, data: DataRecipe) -> Any:
         desc="cutting into passages",
     )
     if not len(rows):
-        raise QuietformerError("the text is empty; give some")
+        raise QuietformerError(f"the text has no passage of {SHORTEST} tokens or more; give more of it")
     return rows.with_format(None)
 
 
