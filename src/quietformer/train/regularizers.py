@@ -55,9 +55,9 @@ class SiteTerm(Regularizer):
                     + (f"it has {', '.join(known)}, of each also its .input" if known else "no site of it is known")
                 )
             for watch in found:
-                self._handles.append(
-                    watch.module.register_forward_hook(self._on_input if end == "input" else self._on_output)
-                )
+                # First of all hooks: a run that is gone on with finds quantizers here that came later in an undisturbed one.
+                hook = self._on_input if end == "input" else self._on_output
+                self._handles.append(watch.module.register_forward_hook(hook, prepend=True))
 
     def _on_call(self, module: nn.Module, args: object, kwargs: dict[str, object]) -> None:
         self._seen.clear()  # recomputing a checkpointed block has called the hooks again, after the term was asked for
