@@ -172,8 +172,8 @@ def commands(item: Item, runs: dict[str, list[str]]) -> list[str]:
 
 
 def family_of(name: str) -> str:
-    """`bert`, `opt` or `vit` among the words of a name; nothing if it has none of them."""
-    words = re.findall("[a-z]+", Path(name).stem.lower())
+    """`bert`, `opt` or `vit` among the words of a name; nothing if it has none of them. A Llama stands beside OPT, as causal."""
+    words = [{"llama": "opt"}.get(word, word) for word in re.findall("[a-z]+", Path(name).stem.lower())]
     return next((family for family in ("bert", "opt", "vit") if family in words), "")
 
 
