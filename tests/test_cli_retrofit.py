@@ -76,8 +76,11 @@ def test_it_is_exported_and_reloaded_like_any_model(run, tmp_path, text, loud):
 @pytest.mark.parametrize(("options", "gained"), [((), True), (("--balance", "0"), False)])
 def test_residual_sums_are_balanced_unless_told_otherwise(run, tmp_path, text, loud, options, gained):
     out = tmp_path / "out"
-    assert run("retrofit", loud, out, *QUICK, "--texts", text, "--no-real", *options)[0] == 0
+    code, printed, error = run("retrofit", loud, out, *QUICK, "--texts", text, "--no-real", *options)
+    assert code == 0, error
+    assert ("Balanced and not trained" in printed) == gained
     assert bool(model_spec(qf.load(out)).gained_norms) == gained
+    assert bool(json.loads((out / "retrofit.json").read_text())["balanced_alone"]) == gained
     sites = [term.get("sites") for term in read_recipe(str(out / "recipe.yaml")).to_dict()["regularizers"]]
     assert (["ffn_output.input"] in sites) == gained
 

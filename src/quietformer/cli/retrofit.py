@@ -175,6 +175,10 @@ def _print(figures: dict[str, Any], out: Path) -> None:
         console.print(
             "After balancing, FFN outputs are in the units they are quantized in; their gains are inside the norms."
         )
+    if alone := figures.get("balanced_alone"):
+        measure = figures["primary"]
+        values = ", ".join(f"{shown(alone[kind][measure]['mean'], measure)} {kind.replace('_', '-')}" for kind in alone)
+        console.print(f"Balanced and not trained, simulated W8A8: {measure} {values}.")
     if error := (figures["after"]["real"] or {}).get("error"):
         console.print(f"real INT8 was not written: {error}")
     best = figures["best"]
