@@ -46,7 +46,8 @@ def read_rows(
         if isinstance(error, QuietformerError):
             raise
         raise QuietformerError(f"{source.name} cannot be read: {in_one_line(root_of(error), 200)}") from error
-    there = list(rows.column_names or [])
+    # A stream whose columns are not written down anywhere has those of its first row.
+    there = list(rows.column_names or next(iter(rows), {}))
     if missing := [name for name in columns if name not in there]:
         raise QuietformerError(f"{source.name} has no column {missing[0]!r}; it has {', '.join(map(repr, there))}")
     rows = rows.select_columns(list(columns))
