@@ -28,7 +28,7 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.attention.layers import CORE
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
-from quietformer.families.gained_norm import GAIN, gain_norms_, gained_norms
+from quietformer.families.gained import GAIN, gain_, gained_activations, gained_norms
 from quietformer.families.vit import NORM, add_patch_norm_
 from quietformer.files import whole_folder
 from quietformer.quant.place import HOLDER, place_, quantizers
@@ -91,9 +91,8 @@ def write_folder(
 
 
 def _is_plain(model: PreTrainedModel) -> bool:
-    return (
-        model_spec(model) == ModelSpec() and not any(True for _ in attention_cores(model)) and not gained_norms(model)
-    )
+    changed = any(True for _ in attention_cores(model)) or gained_norms(model) or gained_activations(model)
+    return model_spec(model) == ModelSpec() and not changed
 
 
 def _check_described(model: PreTrainedModel) -> None:
@@ -105,7 +104,8 @@ def _check_described(model: PreTrainedModel) -> None:
             f"the attention was applied to a part of this {type(model).__name__} only, which a folder cannot say; "
             "apply it to the whole model, or save the part"
         )
-    if set(gained_norms(model)) != set(_named_for(model, dict.fromkeys(spec.gained_norms, ""))):
+    gained = {*_named_for(model, dict.fromkeys(spec.gained_norms, 0)), *_named_for(model, spec.gained_activations)}
+    if {*gained_norms(model), *gained_activations(model)} != gained:
         raise QuietformerError(
             f"the residual sums of a part of this {type(model).__name__} only are balanced, which a folder cannot say; "
             "balance the whole model, or save the part"
@@ -191,8 +191,9 @@ def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | N
     """Everything a spec describes, into a model that has none of it; its tensors must be in the files to come."""
     if spec.patch_norm is not None:
         add_patch_norm_(model, spec.patch_norm)
-    if spec.gained_norms:
-        gain_norms_(model, _named_for(model, dict.fromkeys(spec.gained_norms, "")))
+    if spec.gained_norms or spec.gained_activations:
+        norms = _named_for(model, dict.fromkeys(spec.gained_norms, 0))
+        gain_(model, norms, _named_for(model, spec.gained_activations))
     if spec.attention is not None:
         apply_attention_(model, spec.attention)
     if spec.quantized is not None:
@@ -200,7 +201,7 @@ def put_in_(model: PreTrainedModel, spec: ModelSpec, weight_files: list[str] | N
     _check_core_tensors(model, weight_files)
 
 
-def _named_for(model: PreTrainedModel, named: dict[str, str]) -> dict[str, str]:
+def _named_for(model: PreTrainedModel, named: dict[str, Any]) -> dict[str, Any]:
     """Modules as this class names them: transformers loads a base model from the folder of one with a head, and back."""
     prefix = f"{model.base_model_prefix}."
     has_base = model.base_model is not model

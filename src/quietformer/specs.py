@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LISTED = 24
 """So many choices are named where none is near; more would not be read."""
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
 
@@ -293,6 +293,15 @@ def _names(value: Any) -> Any:
     return tuple(value)
 
 
+def _features(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) and isinstance(count, int) and not isinstance(count, bool) and count > 0
+        for name, count in value.items()
+    ):
+        raise SpecError(f"gained_activations must map names to numbers of features, got {value!r}")
+    return dict(value)
+
+
 class ModelSpec(Spec):
     """Everything Quietformer changed in a model: the section saved with it."""
 
@@ -301,17 +310,22 @@ class ModelSpec(Spec):
     gained_norms: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         default=(), description="LayerNorms that multiply what they take in by a gain for each feature"
     )
+    gained_activations: Annotated[dict[str, int], BeforeValidator(_features)] = Field(
+        default={},
+        description="activation functions that multiply what they give by a gain for each of so many features",
+    )
     quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
 
     def to_section(self) -> dict[str, Any]:
         fields = self.to_dict()
-        if self.gained_norms:
-            return {"version": FORMAT_VERSION, **fields}
-        # What format 2 can say is written in format 2, which earlier releases read.
-        return {
-            "version": FORMAT_VERSION - 1,
-            **{name: value for name, value in fields.items() if name != "gained_norms"},
-        }
+        # What an earlier format can say is written in it, for earlier releases to read.
+        version = FORMAT_VERSION
+        for newest in ("gained_activations", "gained_norms"):
+            if fields[newest]:
+                break
+            del fields[newest]
+            version -= 1
+        return {"version": version, **fields}
 
     @classmethod
     def from_section(cls, section: Any) -> ModelSpec:
@@ -330,7 +344,8 @@ def upgrade_section(section: Any) -> dict[str, Any]:
         raise SpecError(
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
-    # Format 1 knew nothing of quantization, format 2 of norms with gains; both read as they are.
+    # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them; all read
+    # as they are.
     return fields
 
 

@@ -151,7 +151,7 @@ def quantize_model(
     from quietformer.analysis.evaluate import reference_run
     from quietformer.analysis.outliers import printable
     from quietformer.analysis.quantization import measure_seeds, search_estimator
-    from quietformer.families.gained_norm import gained_norms
+    from quietformer.families.gained import gained_norms
     from quietformer.quant.balance import balance_
     from quietformer.quant.calibrate import quantize_
     from quietformer.section import model_spec

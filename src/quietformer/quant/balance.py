@@ -1,10 +1,11 @@
-"""The same post-norm model in other units: every feature of its residual sums brought to a like size.
+"""The same post-norm model in other units: every feature of what is quantized brought to a like size.
 
 A post-norm block adds what a sublayer gives to what a norm gave, and normalises the sum: LN_b(h + f(h)), h = LN_a(...). A few
 features of h and of the sum are far wider than the others, and one range for all leaves the others a few of its 256 steps.
 Divide feature j by s_j where it is made (LN_a's parameters, the sublayer's last projection) and multiply where it is read (the
 first projections, and inside LN_b): the model is the same, in float32 bit for bit, since every s_j is a power of two. What is
-quantized then has features of like size; the wide ones remain only inside norms.
+quantized then has features of like size; the wide ones remain only inside norms. The sum of the embeddings is such a sum too, and
+what an FFN's activation function gives is divided behind the function and multiplied by the projection that reads it.
 
 s_j = (largest |x_j| / the median feature's)^alpha: part of the width goes to the weights that read it, as in SmoothQuant, which
 leaves out residual sums, where there is no weight to take it. Parts are found by watching a forward pass.
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError
-from quietformer.families.gained_norm import GAIN, gain_norms_, gained_norms, takes_gains
+from quietformer.families.gained import GAIN, GainedActivation, gain_, gained_norms, is_function, takes_gains
 from quietformer.families.layout import head_modules
 from quietformer.forward import in_eval_mode, run
 from quietformer.quant.calibrate import Batch
@@ -33,28 +34,46 @@ from quietformer.quant.trace import Step, Trace, trace
 from quietformer.section import check_unquantized
 
 ALPHA = 0.6
-"""docs/retrofit.md has the figures of others."""
+"""Of residual sums; docs/retrofit.md has the figures of others."""
+HIDDEN_ALPHA = 0.5
+"""Of what activation functions give: half of the width stays, half goes to the weights."""
+EMBEDDING_ALPHA = 1.0
+"""Of the sum of the embeddings, which no weight reads."""
 
 
 @dataclass
-class _Sum:
-    """A residual sum from the norm before it to the norm after it, its parts by name."""
+class _Stream:
+    """Tensors in the same units, from the modules that make them to those that read them, all by name."""
 
-    before: str
-    readers: list[str]  # projections that read what the norm before gives
-    writer: str  # the projection on the other side of the sum
-    after: str
+    makers: list[str]  # norms, projections, embeddings, activation functions
+    readers: list[str]  # projections
+    norm: str | None  # which reads a sum
+    alpha: float
+
+    @property
+    def is_residual(self) -> bool:
+        return bool(self.readers) and self.norm is not None
+
+    @property
+    def narrowest(self) -> float:
+        """The width that narrower features are taken to have. A hidden unit that was off on these batches may be on in others."""
+        return 1e-3 if self.norm is not None else 1.0
+
+    @property
+    def ends(self) -> list[str]:
+        """Modules that between them take in every tensor of the stream."""
+        return [*self.readers[:1], *([] if self.norm is None else [self.norm])]
 
     @property
     def blocks(self) -> set[str]:
-        return {_block(name) for name in (self.before, *self.readers, self.writer, self.after)}
+        return {_block(name) for name in (*self.makers, *self.readers, *self.ends)}
 
 
 def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float = ALPHA) -> int:
-    """Balance the residual sums of a post-norm model in place, from ranges on the batches; how many there are.
+    """Balance a post-norm model in place, from ranges on the batches; how many residual sums there are.
 
-    A model without such sums, or one that is balanced, is left as it is. Hidden states between the layers are in other units
-    afterwards; what the model gives is not.
+    A model without such sums, or one that is balanced, is left as it is. Hidden states between the layers and embeddings are in
+    other units afterwards; what the model gives is not.
     """
     if not 0.0 < alpha <= 1.0:
         raise QuietformerError(f"balancing takes an alpha above 0 and up to 1, all of a feature's width, got {alpha:g}")
@@ -68,37 +87,42 @@ def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float =
         raise QuietformerError("there are no batches to balance by; give some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
-        sums = _sums(model, few)
+        streams = _streams(model, few, alpha)
+        sums = sum(stream.is_residual for stream in streams)
         if not sums:
             return 0
-        scales = [_scale(width, alpha) for width in _widths(model, sums, batches)]
+        scales = _scales(model, streams, batches)
         tried = copy.deepcopy(model)  # so that a model which it would change is not touched
-        _rewrite_(tried, sums, scales)
+        _rewrite_(tried, streams, scales)
         if not same_up_to_rounding(first_output(model, few), first_output(tried, few), share=0.0):
             raise QuietformerError(
                 f"{type(model).__name__} computes something else when its sums are balanced, so it is left as it is"
             )
     del tried
     with torch.no_grad():
-        _rewrite_(model, sums, scales)
-    return len(sums)
+        _rewrite_(model, streams, scales)
+    return sums
 
 
-def _scale(width: Tensor, alpha: float) -> Tensor:
+def _scales(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]) -> list[Tensor]:
     """A power of two for every feature: multiplying by it and dividing by it rounds nothing."""
-    return torch.exp2((alpha * width.clamp(min=1e-3).log2()).round())
+    widths = _widths(model, streams, batches)
+    return [
+        torch.exp2((stream.alpha * width.clamp(min=stream.narrowest).log2()).round())
+        for stream, width in zip(streams, widths, strict=True)
+    ]
 
 
-def _widths(model: PreTrainedModel, sums: list[_Sum], batches: list[Batch]) -> list[Tensor]:
-    """Of every feature the larger of what it reaches in the sum and in what the norm before gives, each over its median."""
-    pairs = [(model.get_submodule(one.readers[0]), model.get_submodule(one.after)) for one in sums]
-    largest = largest_inputs(model, [module for pair in pairs for module in pair], batches)
+def _widths(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]) -> list[Tensor]:
+    """Of every feature the largest of what it reaches in the tensors of its stream, each over its median."""
+    ends = [[model.get_submodule(name) for name in stream.ends] for stream in streams]
+    largest = largest_inputs(model, [module for some in ends for module in some], batches)
     found = []
-    for one, pair in zip(sums, pairs, strict=True):
-        each = [largest[id(module)].float() for module in pair]
+    for stream, modules in zip(streams, ends, strict=True):
+        each = [largest[id(module)].float() for module in modules]
         if not all(bool(width.isfinite().all()) for width in each):
             raise QuietformerError(
-                f"{type(model).__name__}: what {one.after} reads is not finite on these batches; balance on others"
+                f"{type(model).__name__}: what {stream.ends[-1]} reads is not finite on these batches; balance on others"
             )
         # A feature that is never on has no width, and takes part in no median.
         usual = [width[width > 0].median() if bool((width > 0).any()) else width.new_ones(()) for width in each]
@@ -107,23 +131,40 @@ def _widths(model: PreTrainedModel, sums: list[_Sum], batches: list[Batch]) -> l
     return found
 
 
-def _rewrite_(model: PreTrainedModel, sums: list[_Sum], scales: list[Tensor]) -> None:
+def _rewrite_(model: PreTrainedModel, streams: list[_Stream], scales: list[Tensor]) -> None:
     """Divide where a feature is made, multiply where it is read."""
-    gain_norms_(model, [one.after for one in sums])
-    for one, scale in zip(sums, scales, strict=True):
-        after: Tensor = getattr(model.get_submodule(one.after), GAIN)
-        after.mul_(scale.to(after))
-        writer = model.get_submodule(one.writer)._parameters
-        for made in (*model.get_submodule(one.before)._parameters.values(), writer["bias"], writer["weight"]):
-            if made is not None:
-                made.div_(scale.to(made) if made.dim() == 1 else scale.to(made)[:, None])
-        for reader in one.readers:
-            weight: Any = model.get_submodule(reader).weight
+    functions = {
+        name: len(scale)
+        for stream, scale in zip(streams, scales, strict=True)
+        for name in stream.makers
+        if is_function(model.get_submodule(name))
+    }
+    gain_(model, [stream.norm for stream in streams if stream.norm is not None], functions)
+    for stream, scale in zip(streams, scales, strict=True):
+        for name in stream.makers:
+            _divide_(model.get_submodule(name), scale)
+        for name in stream.readers:
+            weight: Any = model.get_submodule(name).weight
             weight.mul_(scale.to(weight))
+        if stream.norm is not None:
+            gain: Tensor = getattr(model.get_submodule(stream.norm), GAIN)
+            gain.mul_(scale.to(gain))
 
 
-def _sums(model: PreTrainedModel, example: Batch) -> list[_Sum]:
-    """Residual sums of which every part is known, and used for nothing else."""
+def _divide_(maker: nn.Module, scale: Tensor) -> None:
+    """Divide what a module gives by a scale for each feature."""
+    if isinstance(maker, GainedActivation):
+        maker.quiet_gain.div_(scale.to(maker.quiet_gain))
+    for parameter in maker._parameters.values():
+        if parameter is not None:
+            rows = (
+                isinstance(maker, nn.Linear) and parameter.dim() == 2
+            )  # features of a projection are rows of its weight
+            parameter.div_(scale.to(parameter)[:, None] if rows else scale.to(parameter))
+
+
+def _streams(model: PreTrainedModel, example: Batch, alpha: float) -> list[_Stream]:
+    """Streams of which every part is known, and used for nothing else."""
     called: set[int] = set()
     handles = [module.register_forward_pre_hook(lambda module, _: called.add(id(module))) for module in model.modules()]
     try:
@@ -139,7 +180,7 @@ def _sums(model: PreTrainedModel, example: Batch) -> list[_Sum]:
         and not isinstance(module, nn.Embedding)
         and any(True for _ in module.parameters(False))
     }
-    return [one for one in _found(model, seen) if not one.blocks & silent]
+    return [one for one in _Finder(model, seen, alpha).found() if not one.blocks & silent]
 
 
 def _block(name: str) -> str:
@@ -149,35 +190,84 @@ def _block(name: str) -> str:
     return name if number is None else ".".join(parts[: number + 1])
 
 
-def _found(model: PreTrainedModel, seen: Trace) -> Iterator[_Sum]:
-    head = head_modules(model)
-    calls = Counter(id(step.module) for step in seen.steps if step.kind in ("norm", "projection"))
-    users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
+class _Finder:
+    """Finds streams in a trace."""
 
-    def alone(step: Step) -> bool:
-        own = step.module
-        assert own is not None
-        tied = any(users[id(parameter)] > 1 for parameter in own._parameters.values() if parameter is not None)
-        return calls[id(own)] == 1 and not tied and id(own) not in head
+    def __init__(self, model: PreTrainedModel, seen: Trace, alpha: float) -> None:
+        self.seen, self.alpha = seen, alpha
+        self.head = head_modules(model)
+        kinds = ("norm", "projection", "embedding", "activation")
+        self.calls = Counter(id(step.module) for step in seen.steps if step.kind in kinds)
+        self.users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
 
-    def is_linear(step: Step) -> bool:
-        return step.kind == "projection" and isinstance(step.module, nn.Linear) and alone(step)
+    def found(self) -> Iterator[_Stream]:
+        for index, step in enumerate(self.seen.steps):
+            if self._is_norm(step):
+                yield from self._residual(index, step)
+                yield from self._embeddings(step)
+            elif step.kind == "activation":
+                yield from self._hidden(index, step)
 
-    def is_norm(step: Step) -> bool:
-        return step.kind == "norm" and step.module is not None and takes_gains(step.module) and alone(step)
-
-    for index, step in enumerate(seen.steps):
-        if not is_norm(step):
-            continue
+    def _residual(self, index: int, step: Step) -> Iterator[_Stream]:
+        """From a norm over a sum with what a sublayer made of it to the next norm."""
+        seen = self.seen
         readers = list(seen.readers(index))
         adds = [reader for reader in readers if reader.kind == "add"]
         linears = [reader for reader in readers if reader.kind == "projection"]
-        if len(adds) != 1 or len(adds) + len(linears) < len(readers) or not linears or not all(map(is_linear, linears)):
-            continue
+        if len(adds) != 1 or len(adds) + len(linears) < len(readers):
+            return
+        if not linears or not all(map(self._is_linear, linears)):
+            return
         others = [other for source in adds[0].sources for at, other in seen.origins(source) if at != index]
-        if len(adds[0].sources) != 2 or len(others) != 1 or not is_linear(others[0]):
-            continue
+        if len(adds[0].sources) != 2 or len(others) != 1 or not self._is_linear(others[0]):
+            return
         after = list(seen.readers(seen.steps.index(adds[0])))
         written = list(seen.readers(seen.steps.index(others[0])))
-        if len(after) == 1 and is_norm(after[0]) and len(written) == 1:
-            yield _Sum(step.site, [reader.site for reader in linears], others[0].site, after[0].site)
+        if len(after) == 1 and self._is_norm(after[0]) and len(written) == 1:
+            names = [reader.site for reader in linears]
+            yield _Stream([step.site, others[0].site], names, after[0].site, self.alpha)
+
+    def _embeddings(self, norm: Step) -> Iterator[_Stream]:
+        """The sum of embeddings that a norm reads, and nothing else does."""
+        tables: list[str] = []
+        waiting = [norm]
+        while waiting:
+            reader = waiting.pop()
+            if len(reader.sources) != (2 if reader.kind == "add" else 1):
+                return  # a parameter, which no step has made, is part of it
+            for index, step in (origin for source in reader.sources for origin in self.seen.origins(source)):
+                if step.kind not in ("add", "embedding") or len(list(self.seen.readers(index))) != 1:
+                    return
+                if step.kind == "embedding":
+                    if not isinstance(step.module, nn.Embedding) or not self._is_alone(step):
+                        return
+                    tables.append(step.site)
+                else:
+                    waiting.append(step)
+        if len(tables) > 1:
+            yield _Stream(tables, [], norm.site, EMBEDDING_ALPHA)
+
+    def _hidden(self, index: int, function: Step) -> Iterator[_Stream]:
+        """What an activation function gives to one projection, feature by feature."""
+        assert function.module is not None
+        readers = list(self.seen.readers(index))
+        if len(readers) != 1 or not self._is_linear(readers[0]):
+            return
+        source = readers[0].sources[0]
+        while self.seen.steps[source].kind == "dropout":
+            source = self.seen.steps[source].sources[0]
+        if source == index and is_function(function.module) and self._is_alone(function):
+            yield _Stream([function.site], [readers[0].site], None, HIDDEN_ALPHA)
+
+    def _is_alone(self, step: Step) -> bool:
+        """Whether a module is called once, shares no parameter and is no part of the head."""
+        own = step.module
+        assert own is not None
+        tied = any(self.users[id(parameter)] > 1 for parameter in own._parameters.values() if parameter is not None)
+        return self.calls[id(own)] == 1 and not tied and id(own) not in self.head
+
+    def _is_linear(self, step: Step) -> bool:
+        return step.kind == "projection" and isinstance(step.module, nn.Linear) and self._is_alone(step)
+
+    def _is_norm(self, step: Step) -> bool:
+        return step.kind == "norm" and step.module is not None and takes_gains(step.module) and self._is_alone(step)

@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.masks import HIDDEN_BELOW
+from quietformer.families.gained import GainedActivation
 from quietformer.quant.quantizer import Quantizer
 
 ACTIVATION_FUNCTIONS = {
@@ -223,6 +224,8 @@ def idea(module: nn.Module) -> str | None:
     if "Norm" in name and not any(isinstance(child, PROJECTIONS) for child in module.modules()):
         return "norm"
     function = home.startswith(("torch.nn.modules.activation", "transformers.activations"))
+    if isinstance(module, GainedActivation):
+        return "activation"
     if function and not any(True for _ in module.parameters()):  # an attention of torch's lives there too
         return "activation"
     return None

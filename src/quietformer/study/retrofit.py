@@ -24,7 +24,7 @@ from quietformer.data.calibration import CalibrationData
 from quietformer.data.inputs import check_length, positions_of
 from quietformer.data.training import takes_images
 from quietformer.errors import QuietformerError
-from quietformer.families.gained_norm import gained_norms
+from quietformer.families.gained import gained_norms
 from quietformer.families.layout import find_blocks
 from quietformer.files import finite, write_json
 from quietformer.quant.balance import ALPHA, balance_

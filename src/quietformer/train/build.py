@@ -68,7 +68,7 @@ def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     except Exception as error:  # sizes that do not divide, ids past the vocabulary
         raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
     # Ranges and units belong to weights, of which this model has none yet.
-    put_in_(model, inside.model_copy(update={"quantized": None, "gained_norms": ()}))
+    put_in_(model, inside.model_copy(update={"quantized": None, "gained_norms": (), "gained_activations": {}}))
     _finish_(model, recipe, inside)
     return model
 
