@@ -100,11 +100,11 @@ def test_outliers_are_looked_for_in_texts_of_all_lengths():
 
 def test_the_threshold_follows_the_models_own_scale():
     rows = [{"site": "ffn_output", "percentiles": {"1": -size, "99": size / 2}} for size in (1.0, 2.0, 9.0)]
-    assert long_tail({"sites": rows}, "ffn_output") == LONG_TAIL * 2.0
+    assert long_tail({"sites": rows}, "ffn_output", LONG_TAIL) == LONG_TAIL * 2.0
     tenfold = [
         {"site": "ffn_output", "percentiles": {k: 10 * v for k, v in row["percentiles"].items()}} for row in rows
     ]
-    assert long_tail({"sites": tenfold}, "ffn_output") == 10 * long_tail({"sites": rows}, "ffn_output")
+    assert long_tail({"sites": tenfold}, "ffn_output", 6.0) == 10 * long_tail({"sites": rows}, "ffn_output", 6.0)
 
 
 def side(reach, value, real=True):

@@ -49,10 +49,10 @@ def retrofit(
     site: str = typer.Option("ffn_output", "--site", metavar="SITE", help="Which activations the penalty is on."),
     ranges: float | None = typer.Option(
         None, "--ranges", min=0.0,
-        help="Strength of the penalty on wide ranges; 0.2 for balanced encoders, 1 for other post-norm ones, else 0.",
+        help="Strength of the penalty on wide ranges around norms; 1 for post-norm encoders that are not balanced, else 0.",
     ),
     rounding: float = typer.Option(
-        0.5, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."
+        0.35, "--rounding", min=0.0, max=1.0, help="Share of the run, at its end, with simulated INT8 in the loop."
     ),
     rotate: bool | None = typer.Option(
         None, help="Start in a basis in which no feature stands out; by default for causal models with RMSNorm."

@@ -66,7 +66,7 @@ class RetrofitOptions:
     threshold: float | None = None
     site: str = "ffn_output"
     ranges: float | None = None
-    rounding: float = 0.5
+    rounding: float = 0.35
     rotate: bool | None = None
     damp: float | None = None
     balance: float | None = None

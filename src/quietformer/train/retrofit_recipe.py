@@ -24,15 +24,14 @@ from quietformer.recipe import (
 from quietformer.specs import AttentionSpec, QuantSpec, RegularizerSpec, gates, normalizers
 from quietformer.train.regularizers import ActivationPenalty, RangePenalty
 
-LONG_TAIL = 6.0
+LONG_TAIL, BALANCED_TAIL = 6.0, 4.0
 """The penalty begins at so many times what 99 % of the FFN's outputs stay within."""
-STRENGTH_PER_FEATURE = 2e-3
-"""The penalty is a mean over features and an outlier is one of them, so its strength grows with their number."""
+STRENGTH_PER_FEATURE, BALANCED_STRENGTH = 2e-3, 2e-2
+"""The penalty is a mean over features and an outlier is one of them, so its strength grows with their number. In a balanced model
+outliers are no longer so far out that a strong penalty would drown everything else."""
 NORM_FACTOR = 5.0
 """Where ranges around norms are held the norms learn faster: their gains are what makes those tensors wide, and at the others'
 rate they would move too little."""
-BALANCED_SITES, BALANCED_STRENGTH = ("ffn_output.input",), 0.2
-"""What is still wide in a model whose residual sums are balanced: what its FFNs' activation functions give."""
 EVALUATIONS = 8
 DAMPED = 0.05
 """What is left of the massive units of a model that is rotated."""
@@ -78,18 +77,19 @@ def retrofit_recipe(
     unit = UNITS[task]
     batch_size = batch_size or BATCHES[unit]
     length = length or min(LENGTHS[unit], positions or LENGTHS[unit])
-    # In the other basis nothing is left for a penalty but to push against the teacher: docs/retrofit.md has the figures.
-    strength = (0.0 if rotate else STRENGTH_PER_FEATURE * width) if penalty is None else penalty
-    terms: list[RegularizerSpec] = []
-    if strength:
-        bound = long_tail(inspected, site) if threshold is None else threshold
-        terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
-    there = {row["site"] for row in inspected["sites"]}
     post_norm = bool(inspected.get("model", {}).get("post_norm"))
     balanced = (ALPHA if post_norm else 0.0) if balance is None else balance
-    wide = BALANCED_SITES if balanced else RangePenalty().sites
-    sites = tuple(name for name in wide if not there or name.partition(".")[0] in there)
-    held = (BALANCED_STRENGTH if balanced else RangePenalty().strength) if strength and post_norm else 0.0
+    # In the other basis nothing is left for a penalty but to push against the teacher: docs/retrofit.md has the figures.
+    usual = 0.0 if rotate else width * (BALANCED_STRENGTH if balanced else STRENGTH_PER_FEATURE)
+    strength = usual if penalty is None else penalty
+    terms: list[RegularizerSpec] = []
+    if strength:
+        tail = BALANCED_TAIL if balanced else LONG_TAIL
+        bound = long_tail(inspected, site, tail) if threshold is None else threshold
+        terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
+    there = {row["site"] for row in inspected["sites"]}
+    sites = tuple(name for name in RangePenalty().sites if not there or name.partition(".")[0] in there)
+    held = RangePenalty().strength if strength and post_norm and not balanced else 0.0
     ranged = (held if ranges is None else ranges) if sites else 0.0
     if ranged:
         terms.append(RangePenalty(strength=ranged, sites=sites))
@@ -137,9 +137,9 @@ def attention_for_pretrained(normalizer: str = "", gate: str = "", there: Attent
     return spec.model_copy(update={"gate": opened})
 
 
-def long_tail(inspected: dict[str, Any], site: str) -> float:
+def long_tail(inspected: dict[str, Any], site: str, times: float) -> float:
     """Where the tail begins: a multiple of what 99 % stay within, in the layer in the middle."""
     within = [
         max(-row["percentiles"]["1"], row["percentiles"]["99"]) for row in inspected["sites"] if row["site"] == site
     ]
-    return float(f"{LONG_TAIL * statistics.median(within):.3g}") if within else LONG_TAIL
+    return float(f"{times * statistics.median(within):.3g}") if within else times
