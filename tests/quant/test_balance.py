@@ -15,11 +15,17 @@ from transformers import (
     BertConfig,
     BertLMHeadModel,
     BertModel,
+    CanineConfig,
+    CanineModel,
     DistilBertConfig,
     DistilBertForMaskedLM,
     EncoderDecoderModel,
     MPNetConfig,
     MPNetForMaskedLM,
+    VisualBertConfig,
+    VisualBertModel,
+    XmodConfig,
+    XmodModel,
 )
 
 import quietformer as qf
@@ -39,6 +45,7 @@ from quietformer.specs import ModelSpec, QuantSpec
 from tests.models import build, inputs
 
 WIDE = 5
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
 
 
 def widened(model, times=64.0):
@@ -187,19 +194,75 @@ def test_tied_embeddings_keep_their_units():
     assert "bert.embeddings.LayerNorm" not in gained_norms(model)
 
 
-def test_a_parameter_in_the_sum_of_embeddings_leaves_it_alone():
+@pytest.mark.parametrize("kind", ["a vector", "a slice", "behind a concatenation"])
+def test_a_parameter_in_the_sum_of_embeddings_leaves_it_alone(kind):
     class Embeddings(type(encoder().embeddings)):
         def forward(self, input_ids, token_type_ids=None, **_):
-            ids = self.word_embeddings(input_ids) + self.position_embeddings(self.position_ids[:, : input_ids.shape[1]])
-            return self.LayerNorm(ids + self.shift)
+            length = input_ids.shape[1]
+            ids = self.word_embeddings(input_ids) + self.position_embeddings(self.position_ids[:, :length])
+            ids = ids + self.token_type_embeddings(torch.zeros_like(input_ids))
+            if kind == "behind a concatenation":
+                first = self.shift[:1].expand(len(ids), 1, -1)
+                return self.LayerNorm(torch.cat([first, ids[:, 1:]], 1))
+            return self.LayerNorm(ids + (self.shift[0] if kind == "a vector" else self.shift[:length]))
 
     model = encoder()
-    model.embeddings.shift = nn.Parameter(torch.randn(32))
+    model.embeddings.shift = nn.Parameter(torch.randn(512, 32))
     model.embeddings.__class__ = Embeddings
     before = logits(model)
     assert balance_(model, [inputs("bert")]) == 4
     assert torch.equal(logits(model), before)
     assert "embeddings.LayerNorm" not in gained_norms(model)
+
+
+def test_embeddings_that_a_head_outside_is_tied_to_keep_their_units():
+    """The base of a model with a head is balanced: the head, which it does not see, reads the same table."""
+    model = bert()
+    before = logits(model)
+    assert balance_(model.bert, [inputs("bert")]) == 4
+    assert torch.equal(logits(model), before)
+    assert "embeddings.LayerNorm" not in gained_norms(model.bert)
+
+
+def test_embeddings_that_were_not_called_may_join_the_same_sum():
+    """Calibrated on text, a model that also takes images computes the same of them."""
+    torch.manual_seed(0)
+    config = VisualBertConfig(visual_embedding_dim=16, **SIZES)
+    model = widened(VisualBertModel(config))
+    text = {name: tensor for name, tensor in inputs("bert").items() if name != "token_type_ids"}
+    both = text | {"visual_embeds": torch.randn(len(text["input_ids"]), 3, 16)}
+    both["visual_attention_mask"] = torch.ones(both["visual_embeds"].shape[:2], dtype=torch.long)
+    before = logits(model, both)
+    assert balance_(model, [text]) > 0
+    torch.testing.assert_close(logits(model, both), before, rtol=0, atol=1e-6 * float(before.abs().max()))
+
+
+def test_tables_that_are_joined_feature_by_feature_are_left():
+    torch.manual_seed(0)
+    model = widened(CanineModel(CanineConfig(**SIZES, num_hash_functions=4, local_transformer_stride=8)))
+    ids = torch.randint(1, 500, (2, 16), generator=torch.Generator().manual_seed(0))
+    before = logits(model, {"input_ids": ids})
+    assert balance_(model, [{"input_ids": ids}]) > 0
+    assert torch.equal(logits(model, {"input_ids": ids}), before)
+
+
+def test_an_adapter_without_tokens_is_left():
+    torch.manual_seed(0)
+    model = widened(XmodModel(XmodConfig(**SIZES, languages=["en", "de"], default_language="en")))
+    before = logits(model)
+    assert balance_(model, [inputs("bert")]) > 0
+    assert torch.equal(logits(model), before)
+
+
+def test_an_activation_function_with_two_names_is_left():
+    model = encoder()
+    for layer in model.encoder.layer:
+        layer.intermediate.first = layer.intermediate._modules.pop("intermediate_act_fn")
+        layer.intermediate.intermediate_act_fn = layer.intermediate.first
+    before = logits(model)
+    assert balance_(model, [inputs("bert")]) == 4
+    assert torch.equal(logits(model), before)
+    assert gained_activations(model) == {}
 
 
 def test_an_activation_function_that_is_used_twice_is_left():
@@ -388,14 +451,7 @@ def test_a_part_is_saved_and_loaded_by_itself_and_half_a_model_is_refused(tmp_pa
 
 
 def tiny_bert(decoder=False):
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "vocab_size": 99,
-    }
-    return BertConfig(**sizes, is_decoder=decoder, add_cross_attention=decoder)
+    return BertConfig(**SIZES, is_decoder=decoder, add_cross_attention=decoder)
 
 
 def test_modes_stay_as_they_were():

@@ -14,6 +14,7 @@ leaves out residual sums, where there is no weight to take it. Parts are found b
 from __future__ import annotations
 
 import copy
+import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from quietformer.families.gained import GAIN, GainedActivation, gain_, gained_no
 from quietformer.families.layout import head_modules
 from quietformer.forward import in_eval_mode, run
 from quietformer.quant.calibrate import Batch
-from quietformer.quant.migrate import first_output, largest_inputs, same_up_to_rounding
+from quietformer.quant.migrate import ROUNDINGS, first_output, largest_inputs
 from quietformer.quant.place import quantizers
 from quietformer.quant.trace import Step, Trace, trace
 from quietformer.section import check_unquantized
@@ -65,7 +66,7 @@ class _Stream:
         return [*self.readers[:1], *([] if self.norm is None else [self.norm])]
 
     @property
-    def blocks(self) -> set[str]:
+    def blocks(self) -> set[str | None]:
         return {_block(name) for name in (*self.makers, *self.readers, *self.ends)}
 
 
@@ -88,27 +89,38 @@ def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float =
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
         streams = _streams(model, few, alpha)
-        sums = sum(stream.is_residual for stream in streams)
+        sums = [stream for stream in streams if stream.is_residual]
         if not sums:
             return 0
-        scales = _scales(model, streams, batches)
-        tried = copy.deepcopy(model)  # so that a model which it would change is not touched
-        _rewrite_(tried, streams, scales)
-        if not same_up_to_rounding(first_output(model, few), first_output(tried, few), share=0.0):
-            raise QuietformerError(
-                f"{type(model).__name__} computes something else when its sums are balanced, so it is left as it is"
-            )
-    del tried
+        found = _scales(model, streams, batches)
+        if not _is_same(model, found, few):
+            found = [(stream, scale) for stream, scale in found if stream.is_residual]
+            if not _is_same(model, found, few):
+                raise QuietformerError(
+                    f"{type(model).__name__} computes something else when its sums are balanced, so it is left as it is"
+                )
     with torch.no_grad():
-        _rewrite_(model, streams, scales)
-    return sums
+        _rewrite_(model, found)
+    return len(sums)
 
 
-def _scales(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]) -> list[Tensor]:
+Scaled = list[tuple[_Stream, Tensor]]
+
+
+def _is_same(model: PreTrainedModel, scaled: Scaled, example: Batch) -> bool:
+    """Whether a copy, so that the model is not touched, computes the same, feature by feature: a wide one must hide nothing."""
+    tried = copy.deepcopy(model)
+    _rewrite_(tried, scaled)
+    before, after = first_output(model, example), first_output(tried, example)
+    allowed = ROUNDINGS * torch.finfo(before.dtype).eps * before.abs().flatten(0, -2).amax(0)
+    return bool(((after - before).abs() <= allowed).all())
+
+
+def _scales(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]) -> Scaled:
     """A power of two for every feature: multiplying by it and dividing by it rounds nothing."""
     widths = _widths(model, streams, batches)
     return [
-        torch.exp2((stream.alpha * width.clamp(min=stream.narrowest).log2()).round())
+        (stream, torch.exp2((stream.alpha * width.clamp(min=stream.narrowest).log2()).round()))
         for stream, width in zip(streams, widths, strict=True)
     ]
 
@@ -131,16 +143,13 @@ def _widths(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]
     return found
 
 
-def _rewrite_(model: PreTrainedModel, streams: list[_Stream], scales: list[Tensor]) -> None:
+def _rewrite_(model: PreTrainedModel, scaled: Scaled) -> None:
     """Divide where a feature is made, multiply where it is read."""
     functions = {
-        name: len(scale)
-        for stream, scale in zip(streams, scales, strict=True)
-        for name in stream.makers
-        if is_function(model.get_submodule(name))
+        name: len(scale) for stream, scale in scaled for name in stream.makers if is_function(model.get_submodule(name))
     }
-    gain_(model, [stream.norm for stream in streams if stream.norm is not None], functions)
-    for stream, scale in zip(streams, scales, strict=True):
+    gain_(model, [stream.norm for stream, _ in scaled if stream.norm is not None], functions)
+    for stream, scale in scaled:
         for name in stream.makers:
             _divide_(model.get_submodule(name), scale)
         for name in stream.readers:
@@ -172,22 +181,35 @@ def _streams(model: PreTrainedModel, example: Batch, alpha: float) -> list[_Stre
     finally:
         for handle in handles:
             handle.remove()
-    # Cross-attention that was given nothing, experts, adapters that are off: they may read a norm on other input.
+    # Cross-attention that was given nothing, experts, adapters that are off: they may read a norm on other input. So may what
+    # stands in no block and was not called; or it gives to the same sum, as embeddings of images and entities do.
+    head = head_modules(model)
     silent = {
         _block(name)
         for name, module in model.named_modules()
         if id(module) not in called
-        and not isinstance(module, nn.Embedding)
+        and id(module) not in head
+        and not (isinstance(module, nn.Embedding) and _block(name))
         and any(True for _ in module.parameters(False))
     }
     return [one for one in _Finder(model, seen, alpha).found() if not one.blocks & silent]
 
 
-def _block(name: str) -> str:
-    """The numbered module that this one is part of."""
+def _block(name: str) -> str | None:
+    """The numbered module that this one is part of, if it is part of one."""
     parts = name.split(".")
     number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
-    return name if number is None else ".".join(parts[: number + 1])
+    return None if number is None else ".".join(parts[: number + 1])
+
+
+def _is_used_elsewhere(parameter: Tensor, owner: nn.Module) -> bool:
+    """Whether a module outside of the model, such as the head of the whole that it is the base of, has the same parameter."""
+    holders = [one for one in gc.get_referrers(parameter) if isinstance(one, dict) and one is not owner._parameters]
+    modules = [user for one in holders for user in gc.get_referrers(one)]
+    attributes = [
+        user if isinstance(user, dict) else vars(user) for user in modules if isinstance(user, dict | nn.Module)
+    ]
+    return any(found.get("_parameters") is one for found in attributes for one in holders)
 
 
 class _Finder:
@@ -198,6 +220,7 @@ class _Finder:
         self.head = head_modules(model)
         kinds = ("norm", "projection", "embedding", "activation")
         self.calls = Counter(id(step.module) for step in seen.steps if step.kind in kinds)
+        self.names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
         self.users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
 
     def found(self) -> Iterator[_Stream]:
@@ -229,21 +252,28 @@ class _Finder:
 
     def _embeddings(self, norm: Step) -> Iterator[_Stream]:
         """The sum of embeddings that a norm reads, and nothing else does."""
-        tables: list[str] = []
-        waiting = [norm]
+        assert norm.module is not None
+        features, tables, waiting = norm.module.weight.shape, [], [norm]
         while waiting:
             reader = waiting.pop()
             if len(reader.sources) != (2 if reader.kind == "add" else 1):
                 return  # a parameter, which no step has made, is part of it
-            for index, step in (origin for source in reader.sources for origin in self.seen.origins(source)):
-                if step.kind not in ("add", "embedding") or len(list(self.seen.readers(index))) != 1:
+            for step in map(self.seen.steps.__getitem__, reader.sources):
+                if len(step.readers) != 1:
                     return
-                if step.kind == "embedding":
-                    if not isinstance(step.module, nn.Embedding) or not self._is_alone(step):
+                if isinstance(step.module, nn.Embedding) and step.kind == "embedding":
+                    table = step.module.weight
+                    if (
+                        table.shape[1:] != features
+                        or not self._is_alone(step)
+                        or _is_used_elsewhere(table, step.module)
+                    ):
                         return
                     tables.append(step.site)
-                else:
+                elif step.kind in ("add", "dropout"):  # what moves features would need a scale moved with them
                     waiting.append(step)
+                else:
+                    return
         if len(tables) > 1:
             yield _Stream(tables, [], norm.site, EMBEDDING_ALPHA)
 
@@ -251,7 +281,7 @@ class _Finder:
         """What an activation function gives to one projection, feature by feature."""
         assert function.module is not None
         readers = list(self.seen.readers(index))
-        if len(readers) != 1 or not self._is_linear(readers[0]):
+        if function.empty or len(readers) != 1 or not self._is_linear(readers[0]):
             return
         source = readers[0].sources[0]
         while self.seen.steps[source].kind == "dropout":
@@ -260,11 +290,11 @@ class _Finder:
             yield _Stream([function.site], [readers[0].site], None, HIDDEN_ALPHA)
 
     def _is_alone(self, step: Step) -> bool:
-        """Whether a module is called once, shares no parameter and is no part of the head."""
+        """Whether a module has one name, is called once, shares no parameter and is no part of the head."""
         own = step.module
         assert own is not None
         tied = any(self.users[id(parameter)] > 1 for parameter in own._parameters.values() if parameter is not None)
-        return self.calls[id(own)] == 1 and not tied and id(own) not in self.head
+        return self.calls[id(own)] == 1 == self.names[id(own)] and not tied and id(own) not in self.head
 
     def _is_linear(self, step: Step) -> bool:
         return step.kind == "projection" and isinstance(step.module, nn.Linear) and self._is_alone(step)

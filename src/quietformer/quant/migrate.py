@@ -147,6 +147,8 @@ def largest_inputs(model: PreTrainedModel, modules: Sequence[nn.Module], batches
     largest: dict[int, Tensor] = {}
 
     def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if not args[0].numel():
+            return  # an expert without tokens
         found = args[0].detach().abs().flatten(0, -2).amax(0)
         largest[id(module)] = torch.maximum(largest[id(module)], found) if id(module) in largest else found
 
@@ -213,7 +215,7 @@ def first_output(model: PreTrainedModel, batch: Batch) -> Tensor:
     return first
 
 
-def same_up_to_rounding(before: Tensor, after: Tensor, share: float = SAME) -> bool:
-    """Whether two outputs differ by some roundings, or by that share of the largest value, at most; NaN does not pass."""
-    allowed = max(share, ROUNDINGS * torch.finfo(before.dtype).eps) * before.abs().max()
+def same_up_to_rounding(before: Tensor, after: Tensor) -> bool:
+    """Whether two outputs differ by some roundings, or by a small share of the largest value, at most; NaN does not pass."""
+    allowed = max(SAME, ROUNDINGS * torch.finfo(before.dtype).eps) * before.abs().max()
     return bool(((after - before).abs() <= allowed).all())
