@@ -81,8 +81,9 @@ def test_residual_sums_are_balanced_unless_told_otherwise(run, tmp_path, text, l
     assert ("Balanced and not trained" in printed) == gained
     assert bool(model_spec(qf.load(out)).gained_norms) == gained
     assert bool(json.loads((out / "retrofit.json").read_text())["balanced_alone"]) == gained
-    sites = [term.get("sites") for term in read_recipe(str(out / "recipe.yaml")).to_dict()["regularizers"]]
-    assert (["ffn_output.input"] in sites) == gained
+    assert bool(model_spec(qf.load(out)).gained_activations) == gained
+    terms = read_recipe(str(out / "recipe.yaml")).to_dict()["regularizers"]
+    assert any("sites" in term for term in terms) != gained  # ranges are held where balancing has not made them narrow
 
 
 def test_balancing_that_is_asked_for_is_done_or_refused(run, tmp_path, text):
