@@ -43,7 +43,7 @@ test: check browser ## everything that must hold before a change lands
 # One thread a worker: two workers with two threads each only wait for one another.
 	OMP_NUM_THREADS=1 QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
 
-demo: $(READY) ## find MiniLM's outliers, see INT8 break it, heal it, ship it: seven minutes; leaves demo/report.html
+demo: $(READY) ## find MiniLM's outliers, see INT8 break it, heal it, ship it: six minutes; leaves demo/report.html
 	$(PY) -m quietformer retrofit minilm demo --steps 400 --sequences 128 --seeds 1
 
 families: $(READY) ## try every architecture of the installed transformers; writes docs/families.md
