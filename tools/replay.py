@@ -35,6 +35,10 @@ def leaves(value: Any, at: str = "") -> dict[str, Any]:
 
 def replayed(name: str, run: str, out: Path) -> dict[str, Any]:
     """One run of a study that is kept, carried out again."""
+    if not (RESULTS / f"{name}.json").is_file():
+        sys.exit(
+            f"no figures of {name!r} are kept; there are {', '.join(sorted(p.stem for p in RESULTS.glob('*.json')))}"
+        )
     kept = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     runs = {trial["name"]: trial for trial in kept["trials"]}
     if run not in runs:

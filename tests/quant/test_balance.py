@@ -478,6 +478,8 @@ def test_mistakes_are_told():
         balance_(model, [inputs("bert")], alpha=0.0)
     with pytest.raises(QuietformerError, match="no batches"):
         balance_(model, [])
+    with pytest.raises(QuietformerError, match="put it into a list"):
+        balance_(model, inputs("bert"))
     with pytest.raises(CheckpointError, match="nowhere"):
         gain_(model, ["nowhere"])
     with pytest.raises(CheckpointError, match="no plain LayerNorm"):

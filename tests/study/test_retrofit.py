@@ -16,7 +16,7 @@ from quietformer.recipe import Source
 from quietformer.sources import open_model
 from quietformer.study.comparison import comparison, extremes, verdict_on
 from quietformer.study.measuring import measuring_data
-from quietformer.study.retrofit import RetrofitOptions, _not_worth_it, make_recipe
+from quietformer.study.retrofit import RetrofitOptions, _against_balanced, make_recipe
 from quietformer.study.side import spread_over
 from quietformer.train.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
 from tests.train.pretrained import tiny_pretrained
@@ -183,5 +183,5 @@ def test_a_run_that_does_less_than_balancing_says_so(better, untrained, trained,
     reference = SimpleNamespace(evaluation=SimpleNamespace(primary="m", better=better))
     alone = {"per_channel": {"m": {"mean": untrained}}}
     after = {"simulated": {"per_channel": {"m": {"mean": trained}}}}
-    assert ("more steps" in _not_worth_it(alone, after, reference)) == told
-    assert _not_worth_it(None, after, reference) == ""
+    assert ("more steps" in _against_balanced(alone, after, reference)) == told
+    assert _against_balanced(None, after, reference) == ""

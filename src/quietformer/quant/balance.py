@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,8 @@ def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float =
         raise QuietformerError(f"{type(model).__name__} is quantized already; balance first, then quantize")
     if gained_norms(model):
         return 0  # once more would take more of the width than alpha says
+    if isinstance(batches, Mapping):
+        raise QuietformerError("balancing takes a list of batches, got one batch; put it into a list")
     batches = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
     if not batches:
         raise QuietformerError("there are no batches to balance by; give some text or images")

@@ -139,7 +139,7 @@ def retrofit(
     alone = _balanced_alone(model, recipe, data, reference, tell)
     sentence = (
         f"{verdict_on(before, after, reference)} Before, {side_in_words(before, reference)}. "
-        f"After, {side_in_words(after, reference)}.{_not_worth_it(alone, after, reference)}"
+        f"After, {side_in_words(after, reference)}.{_against_balanced(alone, after, reference)}"
     )
     figures = _figures(name, model, task, reference, before, after, sentence, data, changed=True)
     figures |= {
@@ -174,15 +174,17 @@ def _balanced_alone(
     return found
 
 
-def _not_worth_it(alone: dict[str, Any] | None, after: dict[str, Any], reference: Reference) -> str:
-    """A word where a run was too short to make up for what training itself takes."""
+def _against_balanced(alone: dict[str, Any] | None, after: dict[str, Any], reference: Reference) -> str:
+    """What balancing alone gives, and a word where a run was too short to make up for what training itself takes."""
     primary, better = reference.evaluation.primary, reference.evaluation.better
     if alone is None:
         return ""
     untrained, trained = (side["per_channel"][primary]["mean"] for side in (alone, after["simulated"]))
-    ahead = untrained is not None and (trained is None or (untrained > trained) == (better == "higher"))
-    if not ahead or untrained == trained:
+    if untrained is None:
         return ""
+    ahead = trained is None or (untrained != trained and (untrained > trained) == (better == "higher"))
+    if not ahead:
+        return f" Balanced and not trained, simulated INT8 has {primary} {untrained:.4f}."
     return (
         f" Balanced and not trained, simulated INT8 has {primary} {untrained:.4f}, which is better than what these steps made "
         "of it: give more steps, or export the original with --balance."
