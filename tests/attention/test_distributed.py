@@ -12,7 +12,7 @@ import quietformer as qf
 from tests.models import VARIANTS, build, inputs
 
 WORKER = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import quietformer as qf
 from safetensors.torch import save_file
@@ -27,7 +27,9 @@ parallel = DistributedDataParallel(model)
 parallel(**{key: value[rank : rank + 1] for key, value in given.items()}).logits.square().mean().backward()
 if rank == 0:
     save_file({key: p.grad for key, p in model.named_parameters() if p.grad is not None}, out)
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # taking torch's threads down at the interpreter's end has aborted a process that had done all of its work
 """
 
 
