@@ -13,7 +13,7 @@ import quietformer as qf
 
 SOURCE = Path(qf.__file__).parent
 LEVELS = {  # a room may import from rooms of its own level or below
-    "errors": 0, "_autoload": 0, "files": 0, "specs": 1, "forward": 1, "section": 2, "recipe": 2,
+    "errors": 0, "_autoload": 0, "files": 0, "specs": 1, "forward": 1, "model_spec": 2, "section": 2, "recipe": 2,
     "attention": 3, "families": 3, "quant": 3,
     "checkpoint": 4, "sources": 5, "data": 5, "train": 5, "analysis": 5, "export": 5, "study": 6, "report": 6, "cli": 7,
     "__main__": 8, "__init__": 8,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import quietformer as qf
 from quietformer.errors import SpecError
-from quietformer.specs import FORMAT_VERSION, ModelSpec, PatchNormSpec, Registry, gates, normalizers
+from quietformer.model_spec import FORMAT_VERSION, ModelSpec
+from quietformer.specs import PatchNormSpec, Registry, gates, normalizers
 from tests.models import VARIANTS
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)

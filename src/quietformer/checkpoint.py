@@ -31,9 +31,9 @@ from quietformer.errors import CheckpointError, QuietformerError, in_one_line
 from quietformer.families.gained import GAIN, gain_, gained_activations, gained_norms
 from quietformer.families.vit import NORM, add_patch_norm_
 from quietformer.files import whole_folder
+from quietformer.model_spec import ModelSpec
 from quietformer.quant.place import HOLDER, place_, quantizers
 from quietformer.section import METHOD, QuietformerSection, model_spec
-from quietformer.specs import ModelSpec
 
 PLAIN, OURS = "model", "quietformer"
 """Stems of the weight files: transformers' own, and the one it does not look for."""

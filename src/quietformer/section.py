@@ -16,7 +16,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from quietformer.errors import CheckpointError, UnsupportedModelError
-from quietformer.specs import ModelSpec
+from quietformer.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

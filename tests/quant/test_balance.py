@@ -37,11 +37,12 @@ from quietformer.families.gained import (
     gained_activations,
     gained_norms,
 )
+from quietformer.model_spec import ModelSpec
 from quietformer.quant.balance import balance_
 from quietformer.quant.calibrate import calibrate_, quantize_, set_mode_
 from quietformer.quant.place import quantizers
 from quietformer.section import model_spec
-from quietformer.specs import ModelSpec, QuantSpec
+from quietformer.specs import QuantSpec
 from tests.models import build, inputs
 
 WIDE = 5

@@ -14,10 +14,11 @@ from quietformer.checkpoint import put_in_, quiet_transformers
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.families.layout import find_blocks
 from quietformer.families.vit import add_patch_norm_
+from quietformer.model_spec import ModelSpec
 from quietformer.recipe import Recipe
 from quietformer.section import METHOD, QuietformerSection
 from quietformer.sources import resolve
-from quietformer.specs import AttentionSpec, ModelSpec
+from quietformer.specs import AttentionSpec
 from quietformer.train.model_config import CLASSES, make_config
 
 
