@@ -113,3 +113,15 @@ def test_bits_are_rows_of_the_same_runs():
 )
 def test_figures_are_shown_as_people_read_them(figure, measure, text):
     assert shown(figure, measure, spread=True) == text
+
+
+def test_how_open_gates_ended_is_a_column_where_there_are_gates():
+    def gates_column(results):
+        rows = study_rows(study(), results)
+        return [[cell(row) for row in rows] for title, cell in columns(rows) if title == "gates open, %"]
+
+    gated = [
+        one | {"curve": [{"step": 1, "gate_openness": 0.9}, {"step": 2, "gate_openness": 0.125}]} for one in RESULTS[2:]
+    ]
+    assert gates_column(RESULTS) == []
+    assert gates_column([*RESULTS[:2], *gated]) == [["-", "12.50"]]

@@ -165,6 +165,8 @@ def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
     found += [("largest value", mean("infinity_norm")), ("kurtosis", mean("kurtosis"))]
     if any((row.get("most_dead_rows") or {}).get("mean") for row in rows):
         found.append(("dead rows, %", lambda row: shown(_times(row.get("dead_rows"), 100))))
+    if any(row.get("gate_openness") for row in rows):
+        found.append(("gates open, %", lambda row: shown(_times(row.get("gate_openness"), 100))))
     for key, title in (("bigram_perplexity", "bigram"), ("majority_accuracy", "largest class, %")):
         if key in beside:
             scale = 100 if "%" in title else 1
