@@ -186,7 +186,7 @@ def belongs(study: dict[str, Any], item: Item, runs: dict[str, list[str]]) -> bo
         asked = set(grid.get(VARIANT, ()))
         return bool((asked - {BASELINE} or asked) & set(runs.get(recipe, ())))
     fields, own = varied(study), item.axes - {VARIANT}
-    same = bool(item.axes) and fields <= item.axes | {BITS} and (bool(fields & own) or not own)
+    same = bool(item.axes) and fields <= item.axes | item.columns | {BITS} and (bool(fields & own) or not own)
     return same and family_of(recipe) in {family_of(name) for name in runs}
 
 

@@ -29,6 +29,8 @@ class Item:
     note: str = ""
     axes: frozenset[str] = frozenset()
     """What a study of another size may vary to stand beside it; nothing: only its own recipes do."""
+    columns: frozenset[str] = frozenset()
+    """What its rows differ in besides; a study may vary it or not."""
     document: str = ""
     """Where ours is, if it is no study."""
 
@@ -128,10 +130,11 @@ ITEMS: tuple[Item, ...] = (
     _table(
         6, "B.3", "all settings tried on OPT-125m",
         key="opt125m_full", unit="perplexity", seeds=2, then=(_opt_ranges("opt-125m"),), note=OPT_RANGES, axes=VARIANTS,
+        columns=frozenset({"decay_norms"}),
     ),
     _table(
         7, "B.4", "all settings tried on ViT-S/16",
-        key="vit_full", unit="top-1 accuracy, %", seeds=2, axes=VARIANTS,
+        key="vit_full", unit="top-1 accuracy, %", seeds=2, axes=VARIANTS, columns=frozenset({"patch_norm"}),
     ),
     _table(
         8, "B.5", "clipped softmax on ViT-S/16: gamma and zeta",
