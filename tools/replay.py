@@ -1,9 +1,10 @@
 """Whether the code still gives the figures of a study that is kept in the package: some of its runs again, digit by digit.
 
-    python -m tools.replay gamma-zeta='gamma=0.0,zeta=1.0,seed=0' causal-clipping=vanilla,seed=0 [--out DIR]
+    python -m tools.replay gamma-zeta='gamma=0.0,zeta=1.0,seed=0' causal-clipping=vanilla,seed=0
 
 A run is a function of its recipe, its seed and the code, so one that comes out the same to the last digit says that the others
-would. Writes results/replays.json; exits with 1 if any figure differs. Another processor may round otherwise.
+would. Compared are quality in floating point, quantized and as real INT8, outliers, and what stands beside them. Adds to
+results/replays.json; exits with 1 if any figure differs. Another processor may round otherwise.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from quietformer.study.design import Study
 from quietformer.study.paper import RESULTS
 from quietformer.study.study import run_study
 
-JSON = Path("results/replays.json")
-COMPARED = ("float", "quantized", "outliers", "beside")
+ROOT = Path(__file__).resolve().parents[1]
+JSON = ROOT / "results" / "replays.json"
+COMPARED = ("float", "quantized", "real", "outliers", "beside")
 
 
 def leaves(value: Any, at: str = "") -> dict[str, Any]:
@@ -33,8 +35,15 @@ def leaves(value: Any, at: str = "") -> dict[str, Any]:
     return {at.lstrip("."): value}
 
 
-def replayed(name: str, run: str, out: Path) -> dict[str, Any]:
-    """One run of a study that is kept, carried out again."""
+def compared(trial: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same; of real INT8 not how long it takes."""
+    chosen = {key: trial.get(key) for key in COMPARED}
+    chosen["real"] = (chosen["real"] or {}).get("figures")
+    return leaves({key: value for key, value in chosen.items() if value is not None})
+
+
+def kept_run(name: str, run: str) -> tuple[Study, dict[str, Any]]:
+    """One run of a study that is kept: the study with that run alone, and its figures."""
     if not (RESULTS / f"{name}.json").is_file():
         sys.exit(
             f"no figures of {name!r} are kept; there are {', '.join(sorted(p.stem for p in RESULTS.glob('*.json')))}"
@@ -45,33 +54,49 @@ def replayed(name: str, run: str, out: Path) -> dict[str, Any]:
         sys.exit(f"{name} has no run {run!r}; it has {', '.join(runs)}")
     then = runs[run]
     fields = kept["study"] | {"grid": {field: [value] for field, value in then["at"].items()}, "seeds": [then["seed"]]}
-    figures = run_study(Study(**fields), out / f"{name}-{run}", say=print, tell=lambda what, done, total: None)
-    now = figures["trials"][0]
-    before, after = ({key: leaves(trial.get(key), key) for key in COMPARED} for trial in (then, now))
+    return Study(**fields), then
+
+
+def replayed(name: str, run: str, out: Path) -> dict[str, Any]:
+    """One run of a study that is kept, carried out again in a folder that is new."""
+    study, then = kept_run(name, run)
+    now = run_study(study, out, say=print, tell=lambda what, done, total: None)["trials"][0]
+    if "failed" in now:
+        sys.exit(f"{name}, {run} failed: {now['failed']}")
+    before, after = compared(then), compared(now)
     different = {
-        place: [before[key].get(place), after[key].get(place)]
-        for key in COMPARED
-        for place in before[key] | after[key]
-        if before[key].get(place) != after[key].get(place)
+        place: [before.get(place), after.get(place)]
+        for place in before | after
+        if before.get(place) != after.get(place)
     }
-    return {"study": name, "run": run, "figures": sum(map(len, after.values())), "different": different}
+    return {"study": name, "run": run, "figures": len(after), "different": different, **_at()}
+
+
+def _at() -> dict[str, Any]:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
+
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "changed": bool(git("status", "--porcelain", "--", "src")),
+        "versions": versions(),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="STUDY=RUN")
-    parser.add_argument("--out", type=Path, default=None, help="keep the runs here; the same again goes on")
-    arguments = parser.parse_args()
+    asked = [(name, run) for name, _, run in (given.partition("=") for given in parser.parse_args().runs)]
+    for name, run in asked:
+        kept_run(name, run)  # a mistake is told before the first is carried out
+    known = json.loads(JSON.read_text(encoding="utf-8"))["replays"] if JSON.is_file() else []
     found = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for given in arguments.runs:
-            name, _, run = given.partition("=")
-            found.append(replayed(name, run, arguments.out or Path(scratch)))
-            said = f"{len(found[-1]['different'])} of {found[-1]['figures']} figures differ"
-            print(f"{name}, {run}: {said}", flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    command = " ".join(["python -m tools.replay", *(f"'{run}'" for run in arguments.runs)])
-    write_json(JSON, {"command": command, "commit": commit, "replays": found, "versions": versions()})
+    for name, run in asked:
+        with tempfile.TemporaryDirectory() as scratch:
+            found.append(replayed(name, run, Path(scratch) / "study"))
+        print(f"{name}, {run}: {len(found[-1]['different'])} of {found[-1]['figures']} figures differ", flush=True)
+        others = [one for one in known if (one["study"], one["run"]) not in asked]
+        write_json(JSON, {"command": "python -m tools.replay STUDY=RUN ...", "replays": [*others, *found]})
     sys.exit(any(replay["different"] for replay in found))
 
 

@@ -26,8 +26,10 @@ def write_text(path: Path, text: str) -> None:
         os.umask(umask := os.umask(0o022))
         os.chmod(draft, 0o666 & ~umask)
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(draft)
+        if isinstance(error, OSError) and error.filename in (None, draft):
+            raise OSError(error.errno, error.strerror, str(path)) from None  # by the name the user knows
         raise
 
 

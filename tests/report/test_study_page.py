@@ -254,7 +254,7 @@ def test_the_table_has_the_figures_of_every_row(opened):
             expected = [row[key]["mean"], row[key]["std"]]
             assert mean_and_std(shown[head]) == pytest.approx(expected, abs=1.01 * digits), head
         assert number(shown["bigram"]) == 34.62
-        assert number(shown["min"]) == pytest.approx(row["seconds"]["mean"] / 60, abs=0.006)
+        assert number(shown["minutes"]) == pytest.approx(row["seconds"]["mean"] / 60, abs=0.006)
         assert shown["runs"] == "2"
     assert [shown["dead rows"] for shown in found] == ["–", "20.00 ± 0.00", "–"]
     assert [shown["gate openness"] for shown in found] == ["–", "–", "0.25 ± 0.00"]

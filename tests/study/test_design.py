@@ -20,6 +20,7 @@ from quietformer.study.design import (
     read_study,
     trial_name,
 )
+from tests.commands import fails
 from tests.study.studies import write_recipe_file, write_study_file
 
 
@@ -126,7 +127,17 @@ def test_points_whose_names_fall_together_get_folders_of_their_own(tmp_path):
         ({"grid": {"attention.gate": ["linear", "linear()"]}}, "are the same run"),
         ({"grid": {"seed": [1, 2]}}, "seed is no field to set"),
         ({"grid": {"variant": ["gated"]}, "set": {"seed": 5}}, "seed is no field to set"),
-        ({"grid": {"bits": 8}}, "valid list, got 8"),
+        ({"grid": {"bits": 8}}, r"bits must have a list of values, e\.g\. \[8\], got 8"),
+        ({"grid": {"variant": "gated"}}, "variant must have a list of values"),
+        ({"grid": {"variant": ["gated"]}, "seeds": 2}, r"seeds must be a list, e\.g\. \[0, 1\], got 2"),
+        ({"grid": {"variant": ["gated"]}, "threads": 100_000}, "threads must be <= 1024"),
+        ({"grid": {"bits": ["w99a8"]}}, "2 to 16 bits, got 'w99a8'"),
+        (
+            {"grid": {"variant": ["gated", "own"]}, "variants": {"own": {"attention.gate": "linear(pi_init=0.25)"}}},
+            "same run",
+        ),
+        ({"grid": {"variant": ["gated"]}, "variants": {"spare": {"about": datetime.date(2020, 1, 1)}}}, "spare"),
+        ({"grid": {"variant": ["gated"]}, "variants": {"spare": {"optimizer.learning_rat": 1}}}, "learning_rat"),
         ({"grid": {"variant": ["gated"]}, "measures": {1: 2}}, "1"),
         ({"grid": {"trainer": [{1: "a", "b": "c"}, {}]}}, "trainer"),
         ({"grid": {"trainer.x": [datetime.date(2020, 1, 1)]}}, "neither number"),
@@ -142,6 +153,42 @@ def test_a_mistake_is_told_before_anything_is_run(tmp_path, fields, said):
     path = write_study_file(tmp_path, **fields)
     with pytest.raises(SpecError, match=said):
         read_study(path).trials()
+
+
+def test_a_variant_of_the_recipe_cannot_give_a_seed_that_the_table_would_not_show(tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["lucky"]})
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    recipe["variants"]["lucky"] = {"set": {"seed": 5}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(SpecError, match="'lucky' sets seed"):
+        read_study(path).trials()
+
+
+def test_a_variant_has_the_last_word_over_fields_that_all_runs_name_in_another_order(tmp_path):
+    path = write_study_file(
+        tmp_path,
+        set={"attention.normalizer.alpha": 2.0, "attention.normalizer.kind": "clipped_softmax"},
+        variants={"own": {"attention.normalizer": {"kind": "clipped_softmax"}, "attention.normalizer.alpha": 8.0}},
+        grid={"variant": ["own"]},
+    )
+    assert read_study(path).trials()[0].recipe.attention.normalizer.alpha == 8.0
+
+
+@pytest.mark.parametrize("value", ["2020-13-45", "!!int abc", "9" * 5000, "!!timestamp x"])
+def test_values_that_there_are_not_are_one_line_too(tmp_path, value, run):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    path.write_text(path.read_text() + f"about: {value}\n")
+    assert "study.yaml" in fails(run, "sweep", path)
+    assert "about=" in fails(run, "compare", tmp_path / "recipe.yaml", "--set", f"about={value}")
+
+
+def test_files_that_hold_nothing_or_no_text_say_so(tmp_path, run):
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
+    assert "is empty" in fails(run, "sweep", tmp_path / "empty.yaml")
+    assert "no text file" in fails(run, "sweep", tmp_path / "binary.yaml")
+    assert "is a folder" in fails(run, "sweep", tmp_path)
+    assert "--variant goes with a recipe" in fails(run, "recipes", "--variant", "gated")
 
 
 def test_a_study_survives_being_written_and_read(tmp_path):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 from tools.paper_table import MARK, PAGE, paper_table
-from tools.study_tables import slim
+from tools.study_tables import PAGE as SCIENCE
+from tools.study_tables import section, slim
 
 from quietformer.cli.main import app
 from quietformer.errors import SpecError
@@ -110,7 +111,7 @@ def test_a_command_can_be_typed(command):
     given = found.make_context(name, list(rest)).params
     if name in ("compare", "train"):
         changes = given["changes"] or []
-        asked = given["variants"].split(",") if name == "compare" else [given["variant"]]
+        asked = ",".join(given["variants"]).split(",") if name == "compare" else [given["variant"]]
         for variant in asked:
             read_recipe(given["recipe"], variant=variant, changes=changes)
         assert len(set(asked)) == len(asked)
@@ -220,6 +221,32 @@ def test_a_file_that_is_no_study_is_refused_by_name(content, tmp_path):
     (tmp_path / "study.json").write_text(content)
     with pytest.raises(SpecError, match=re.escape(str(tmp_path / "study.json"))):
         paper_figures([tmp_path])
+
+
+@pytest.mark.parametrize("damage", [{"study": {}}, {"study": None}, {"rows": [{}]}, {"rows": None}, {"trials": [{}]}])
+def test_a_study_that_is_damaged_is_refused_by_name(damage, tmp_path):
+    given = write_study(tmp_path / "study", study() | damage)
+    with pytest.raises(SpecError, match=re.escape(f"{given / 'study.json'} holds no study")):
+        paper_figures([given])
+
+
+def test_a_file_without_end_is_refused_by_name(tmp_path):
+    (tmp_path / "study.json").write_text("[" * 200_000)
+    with pytest.raises(SpecError, match="cannot be read"):
+        paper_figures([tmp_path])
+
+
+def test_it_is_known_where_a_study_that_was_given_belongs(tmp_path):
+    given = write_study(tmp_path / "study", study())
+    assert [one["items"] for one in paper_figures([given])["given"]] == [["table2", "table6"]]
+    assert paper_figures()["given"] == []
+
+
+@pytest.mark.parametrize("path", sorted(paper.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_document_has_the_tables_of_the_studies_that_are_kept(path):
+    text, name = SCIENCE.read_text(), path.stem
+    told = text.split(f"<!-- {name} -->\n")[1].split(f"<!-- /{name} -->")[0]
+    assert told == section(name, json.loads(path.read_text())), "python -m tools.study_tables"
 
 
 def test_an_unknown_item_raises_with_the_nearest():

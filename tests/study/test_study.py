@@ -118,7 +118,7 @@ def test_being_asked_to_stop_saves_and_goes_on_later(three, tmp_path):
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate()
     assert process.returncode == 130, said
-    assert "the same command goes on" in said
+    assert "left; the same command goes on" in said
     carried_out(path, out, jobs=2)
     assert figures_of(out) == whole
 
@@ -203,6 +203,64 @@ def test_the_validation_of_a_study_is_that_of_its_run(tmp_path):
     folder = next((tmp_path / "out" / "runs").iterdir())
     trained = json.loads((folder / "figures.json").read_text())["validation"]["perplexity"]
     assert json.loads((folder / "trial.json").read_text())["float"]["perplexity"] == pytest.approx(trained, rel=1e-4)
+
+
+def test_a_process_that_somebody_else_stops_fails_alone(three, tmp_path):
+    path, _ = three
+    out = tmp_path / "one-stopped"
+    process = sweep(path, out, "--jobs", 2)
+    wait_for(lambda: list(out.glob("runs/*/recipe.yaml")))
+    victim = next(iter(sorted(out.glob("runs/*/recipe.yaml")))).parent.name
+    (pid, *_) = subprocess.run(
+        ["pgrep", "-f", str(out / ".tasks" / f"{victim}.json")], capture_output=True, text=True, check=False
+    ).stdout.split()
+    os.kill(int(pid), signal.SIGTERM)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert "how far each is stands in" in said
+    # Before training listens the signal itself ends the process; after it the run is saved first.
+    assert f"{victim} failed: its process was" in " ".join(said.split())
+    assert sum(row["runs"] for row in figures_of(out)[0]) == 2
+
+
+def test_a_file_of_figures_that_lacks_some_is_measured_again(tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    whole = carried_out(path, tmp_path / "out")
+    (trial,) = finished(tmp_path / "out")
+    weights = trial.with_name("model.safetensors").stat().st_mtime_ns
+    trial.write_text(json.dumps({"key": json.loads(trial.read_text())["key"]}))
+    assert carried_out(path, tmp_path / "out")["rows"] == whole["rows"]
+    assert trial.with_name("model.safetensors").stat().st_mtime_ns == weights
+
+
+def test_other_threads_do_not_go_on_in_the_same_folder(tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    carried_out(path, tmp_path / "out")
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]}, threads=2)
+    with pytest.raises(QuietformerError, match="1 threads a run, this study has 2; choose another --out"):
+        carried_out(path, tmp_path / "out")
+
+
+def test_data_that_is_not_there_is_told_before_the_first_run(run, tmp_path):
+    for missing in ("nowhere.txt", str(tmp_path / "nowhere.txt")):
+        path = write_study_file(tmp_path, grid={"data.train": [str(tmp_path / "text.txt"), missing]})
+        assert f"there is no {missing}; set data.train.path" in fails(run, "sweep", path, "--out", tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_run_whose_recipe_is_damaged_says_what_to_remove(run, tmp_path):
+    path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
+    carried_out(path, tmp_path / "out")
+    (recipe,) = (tmp_path / "out").glob("runs/*/recipe.yaml")
+    recipe.write_text("[")
+    assert f"remove {recipe.parent}" in fails(run, "sweep", path, "--out", tmp_path / "out")
+
+
+def test_variants_may_be_said_one_by_one(run, tmp_path):
+    recipe = write_recipe_file(tmp_path)
+    given = ("--variants", "vanilla", "--variants", "gated,gatd", "--out", tmp_path / "o")
+    assert "no variant 'gatd'" in fails(run, "compare", recipe, *given)
+    assert "names with commas" in fails(run, "compare", recipe, "--variants", "", "--out", tmp_path / "o")
 
 
 def test_mistakes_are_one_line(run, tmp_path):

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from quietformer.study.design import Measures, Study
-from quietformer.study.table import columns, effect, in_words, one_line, shown, study_rows
+from quietformer.study.table import columns, effect, failures, in_words, legend, one_line, shown, study_rows
 
 
 def study(**fields):
@@ -106,6 +106,7 @@ def test_bits_are_rows_of_the_same_runs():
     ("figure", "measure", "text"),
     [
         ({"mean": 0.5, "std": 0.25}, "top1", "50.00 ± 25.00"),
+        ({"mean": 0.9987, "std": 0.0004}, "cosine", "0.9987 ± 0.0004"),
         ({"mean": 12345.6, "std": 1.0}, "perplexity", "12,346 ± 1"),
         (None, "perplexity", "-"),
         ({"mean": None, "std": None}, "perplexity", "broken"),
@@ -118,10 +119,48 @@ def test_figures_are_shown_as_people_read_them(figure, measure, text):
 def test_how_open_gates_ended_is_a_column_where_there_are_gates():
     def gates_column(results):
         rows = study_rows(study(), results)
-        return [[cell(row) for row in rows] for title, cell in columns(rows) if title == "gates open, %"]
+        return [[cell(row) for row in rows] for title, cell in columns(rows) if title == "gate openness"]
 
     gated = [
         one | {"curve": [{"step": 1, "gate_openness": 0.9}, {"step": 2, "gate_openness": 0.125}]} for one in RESULTS[2:]
     ]
     assert gates_column(RESULTS) == []
-    assert gates_column([*RESULTS[:2], *gated]) == [["-", "12.50"]]
+    assert gates_column([*RESULTS[:2], *gated]) == [["-", "0.12"]]
+
+
+def test_a_run_that_failed_is_told_once_whatever_the_bits():
+    failed = {"name": "gated,seed=1", "at": {"variant": "gated"}, "seed": 1, "failed": "no disk"}
+    both = study(measures=Measures(bits=("w8a8", "w4a8")))
+    rows = study_rows(both, [result("vanilla", 0, 20.0, {"w8a8": 21.0, "w4a8": 99.0}), failed])
+    assert failures(rows) == ["gated, seed 1: no disk"]
+    assert in_words(rows).endswith("Runs failed: gated.")
+
+
+TOP1 = {"vanilla": 0.9, "gated": 0.1}
+
+
+def classified(variant, measure, floating, quantized, **more):
+    changed = {
+        "primary": measure, "better": "higher", "float": {measure: floating},
+        "quantized": {"w8a8": {measure: {"mean": quantized, "std": 0.0}}},
+    }  # fmt: skip
+    return result(variant, 0, floating, {}) | changed | more
+
+
+def test_a_model_that_has_hardly_learned_is_no_good_news():
+    sentence = in_words(study_rows(study(), [result("vanilla", 0, 40.5, {"w8a8": 40.6}), *RESULTS[2:]]))
+    assert sentence.endswith("Hardly trained, so this says little of quantization: vanilla.")
+    images = [classified(name, "top1", top1, 0.1, beside={"majority_accuracy": 0.1}) for name, top1 in TOP1.items()]
+    assert "Hardly trained, so this says little of quantization: gated." in in_words(study_rows(study(), images))
+
+
+def test_a_model_without_a_number_in_floating_point_is_named():
+    sentence = in_words(study_rows(study(), [result("vanilla", 0, None, {"w8a8": None}), *RESULTS[2:]]))
+    assert "finds no number to begin with: vanilla" in sentence
+
+
+def test_a_share_says_that_it_is_one_and_columns_say_what_they_mean():
+    found = [classified("vanilla", "agreement", 0.5, 0.25, beside={})]
+    rows = study_rows(study(grid={"variant": ["vanilla"]}), found)
+    assert {title: cell(rows[0]) for title, cell in columns(rows)}["agreement, %"] == "50.00"
+    assert [text.partition(":")[0] for text in legend(rows)] == ["largest value", "kurtosis", "dead rows, %"]

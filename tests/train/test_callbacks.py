@@ -69,3 +69,13 @@ def test_outlier_figures_reach_whatever_the_trainer_reports_to(tmp_path):
         assert 0 <= logs["outliers/dead_rows"] <= 1
         assert 0 < logs["outliers/gate_openness"] < 2
     assert not any(len(module._forward_hooks) > 1 for module in model.modules())
+
+
+def test_an_outlier_figure_is_logged_once_and_not_repeated_for_steps_nobody_looked_at(tmp_path):
+    model = build("bert")
+    settings = short_run(tmp_path, max_steps=6, logging_steps=1, save_strategy="no")
+    trainer = Trainer(model=model, args=settings, train_dataset=Copies())
+    qf.OutlierCallback(every=3).attach_(trainer)
+    trainer.train()
+    steps = [row["step"] for row in trainer.state.log_history if "outliers/ffn_infinity_norm" in row]
+    assert steps == [1, 4]

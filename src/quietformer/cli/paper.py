@@ -43,6 +43,9 @@ def paper(
     else:
         _print_lines(overview(figures))
         print("\nquietformer paper ITEM shows one in full; --html PATH writes all of them as a page")
+    for study in figures["given"]:
+        if item and study["items"] and figures["items"][0]["name"] not in study["items"]:
+            print(f"\n{study['name']} belongs elsewhere: {', '.join(study['items'])}")
     for name in figures["elsewhere"]:
         print(f"\n{name} belongs to no table or figure of the paper")
     if html is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from quietformer.cli.output import working
+from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
 
@@ -17,6 +18,8 @@ def recipes(
 ) -> None:
     """List the built-in recipes with their variants, or show one."""
     check_place(json_path)
+    if variant and not name:
+        raise QuietformerError("--variant goes with a recipe; quietformer recipes NAME --variant VARIANT")
     with working("reading"):
         from quietformer.train.recipe_files import as_yaml, built_in_recipes, read_recipe
 

@@ -30,17 +30,19 @@ def compare(
     recipe: str = typer.Argument(
         "", metavar="[RECIPE]", help="A recipe file or a built-in name ('quietformer recipes'); small/opt by default."
     ),
-    variants: str = typer.Option(
-        "", "--variants", metavar="A,B,...", help="Which of the recipe's variants; all of them by default."
+    variants: list[str] = typer.Option(
+        [], "--variants", metavar="A,B,...", help="Which of the recipe's variants; all of them by default."
     ),
-    seeds: int = typer.Option(2, "--seeds", min=1, help="Training runs of each variant."),
+    seeds: int = typer.Option(2, "--seeds", min=1, metavar="COUNT", help="Training runs of each variant."),
     out: Path | None = typer.Option(
         None, "--out", metavar="DIR", help="The folder for everything; NAME-compare by default. The same again goes on."
     ),
     changes: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a field of the recipe for all variants; repeatable."
     ),
-    bits: str = typer.Option("w8a8", "--bits", metavar="WxAy,...", help="How the trained models are quantized."),
+    bits: list[str] = typer.Option(
+        ["w8a8"], "--bits", metavar="WxAy,...", help="How the trained models are quantized."
+    ),
     calibrations: int = typer.Option(3, "--calibrations", min=1, help="How often each model is calibrated."),
     sequences: int = typer.Option(256, "--sequences", min=2, help="Validation sequences or images to evaluate on."),
     real: bool = typer.Option(True, help="Also export real INT8 and evaluate it."),
@@ -60,17 +62,25 @@ def compare(
 
         name = recipe or DEFAULT
         there = read_recipe(name)
-        chosen = [part.strip() for part in variants.split(",") if part.strip()] or list(there.variants)
+        chosen = _parts(variants) if variants else list(there.variants)
         if not chosen:
             raise QuietformerError(f"{name} has no variants to compare; add some under 'variants', or use sweep")
         study = Study(
             name=f"{there.name}-compare", about=there.about, recipe=name, set=read_changes(changes),
             grid={"variant": chosen}, seeds=tuple(range(seeds)), threads=threads,
             measures=Measures(
-                bits=tuple(bits.split(",")), calibrations=calibrations, sequences=sequences, real=real, pages=True
+                bits=tuple(_parts(bits)), calibrations=calibrations, sequences=sequences, real=real, pages=True
             ),
         )  # fmt: skip
     _run(study, out, jobs, ray, retry, json_path)
+
+
+def _parts(given: list[str]) -> list[str]:
+    """`a,b`, said once or several times."""
+    parts = [part.strip() for text in given for part in text.split(",")]
+    if not all(parts):
+        raise QuietformerError(f"cannot read {','.join(given)!r}; write names with commas between them, e.g. a,b")
+    return parts
 
 
 def sweep(
@@ -153,7 +163,7 @@ def print_study(figures: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from quietformer.study.table import columns, label
+    from quietformer.study.table import columns, failures, label, legend
 
     # A file or a pipe has no edge to break lines at.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
@@ -161,14 +171,17 @@ def print_study(figures: dict[str, Any]) -> None:
     table = Table(title=f"\n{figures['name']}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     chosen = columns(figures["rows"])
     for title, _ in chosen:
-        table.add_column(title, justify="right" if title else "left", no_wrap=not title)
+        # Where it is narrow the names of settings are folded, never a figure.
+        table.add_column(title, justify="right" if title else "left", no_wrap=bool(title), overflow="fold")
     for row in figures["rows"]:
         table.add_row(*(cell(row) for _, cell in chosen))
     console.print(table)
+    for text in failures(figures["rows"]):
+        console.print(text)
     for row in figures["rows"]:
-        for text in row["failed"]:
-            console.print(f"{label(row['at'])}, {text}")
         for text in row.get("not_exported", []):
             console.print(f"{label(row['at'])}, not exported, {text}")
+    for text in legend(figures["rows"]):
+        console.print(Text(text, style="dim"))
     if figures["paper"]:
         console.print(f"\nthe paper: {figures['paper']}")

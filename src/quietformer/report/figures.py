@@ -55,6 +55,11 @@ def subplots(rows: int, columns: int, height: float, **options: Any) -> Any:
     return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, layout="constrained", **options)
 
 
+def plain(text: Any) -> str:
+    """As it is: matplotlib would read what stands between dollar signs as mathematics."""
+    return str(text).replace("$", r"\$")
+
+
 def _layers(figures: dict[str, Any]) -> Any:
     figure, axes = subplots(1, 2, 2.4)
     for site in ("ffn_output", "attention_output", "ffn_residual"):
@@ -110,9 +115,7 @@ def _attention(figures: dict[str, Any]) -> Any:
             )
         axis.set_title({"pi": "gate", "P": "probabilities P", "V": "values V", "PV": "product PV"}[name], fontsize=8)
     if "tokens" in sequence and len(sequence["tokens"]) <= 40:
-        # Tokens may hold a dollar sign, which matplotlib would read as mathematics.
-        names = [token.replace("$", r"\$") for token in sequence["tokens"]]
-        axes[0, 0].set_yticks(range(len(names)), names, fontsize=4)
+        axes[0, 0].set_yticks(range(len(sequence["tokens"])), list(map(plain, sequence["tokens"])), fontsize=4)
     figure.suptitle(f"layer {layer}, head {head}: {figures['model']['attention']}", fontsize=9)
     return figure
 

@@ -34,10 +34,21 @@ def _bits(value: Any) -> Any:
 
 
 def _grid(value: Any) -> Any:
-    """Bits in the same letters as they are measured under."""
-    if not isinstance(value, Mapping) or not isinstance(value.get(BITS), (list, tuple)):
-        return value
-    return {**value, BITS: list(_bits(value[BITS]))}
+    """Lists by field; bits in the same letters as they are measured under."""
+    if not isinstance(value, Mapping) or not value:
+        raise SpecError(
+            f"grid must hold fields with lists of values, e.g. {{variant: [vanilla, gated]}}, got {value!r}"
+        )
+    for field, values in value.items():
+        if not isinstance(values, (list, tuple)):
+            raise SpecError(f"grid: {field} must have a list of values, e.g. [{values}], got {values!r}")
+    return {field: list(_bits(values)) if field == BITS else list(values) for field, values in value.items()}
+
+
+def _seeds(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise SpecError(f"seeds must be a list, e.g. [0, 1], got {value!r}")
+    return listed(value)
 
 
 class Measures(Spec):
@@ -62,11 +73,14 @@ class Measures(Spec):
 def quantization(bits: str) -> QuantSpec:
     """The paper's: min-max ranges at 8 bits, for fewer the weights' by mean squared error."""
     weights, activations = parse_bits(bits)
-    return QuantSpec(
-        weight_bits=weights,
-        activation_bits=activations,
-        weights=estimators.read("minmax" if weights >= 8 else "mse"),
-    )
+    try:
+        return QuantSpec(
+            weight_bits=weights,
+            activation_bits=activations,
+            weights=estimators.read("minmax" if weights >= 8 else "mse"),
+        )
+    except SpecError:
+        raise SpecError(f"weights and activations have 2 to 16 bits, got {bits!r}") from None
 
 
 class Study(Spec):
@@ -83,12 +97,12 @@ class Study(Spec):
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="variants of the study's own, fields and values by name"
     )
-    seeds: Annotated[tuple[int, ...], BeforeValidator(listed)] = Field(default=(0,), min_length=1)
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = Field(default=(0,), min_length=1)
     measures: Annotated[Measures, BeforeValidator(lambda value: nested(Measures, value))] = Field(
         default_factory=Measures
     )
     threads: int = Field(
-        default=1, ge=1, description="threads of a run; the same wherever it runs, for the same figures"
+        default=1, ge=1, le=1024, description="threads of a run; the same wherever it runs, for the same figures"
     )
     paper: str = Field(default="", description="what the paper says of this, to be set beside it")
 
@@ -122,6 +136,9 @@ class Study(Spec):
 
     def trials(self) -> list[Trial]:
         """Every point with every seed; a mistake in any of them is told before the first is run."""
+        for variant in self.variants:
+            if variant not in self.grid.get(VARIANT, ()):
+                self._recipe({VARIANT: variant}, self.seeds[0])  # written down with the others, so it must be sound
         points = [
             (dict(zip(self.trained, values, strict=True)), seed)
             for values in itertools.product(*self.trained.values())
@@ -134,7 +151,7 @@ class Study(Spec):
         ]
         for place, one in enumerate(found):
             # 0 and 0.0 are one value written twice: counted as two runs they would make a deviation of nothing.
-            if same := next((other for other in found[:place] if other.recipe == one.recipe), None):
+            if same := next((other for other in found[:place] if _asked(other) == _asked(one)), None):
                 raise SpecError(f"{same.name} and {one.name} are the same run; leave one out")
         return found
 
@@ -146,11 +163,13 @@ class Study(Spec):
             known = {name: found.set for name, found in recipe.variants.items()} | self.variants
             if variant not in known:
                 raise SpecError(f"{self.recipe} has no variant {variant!r}{nearest(variant, known)}")
+            if fixed := next((field for field in RESERVED if field in known[variant]), ""):
+                raise SpecError(f"{self.recipe}: variant {variant!r} sets {fixed}, which a study gives itself")
             own = recipe.variants.get(variant)
             quoted = own.paper if own is not None and variant not in self.variants else {}
             shared |= {"name": f"{recipe.name}-{variant}", "paper": quoted, **known[variant]}
         try:
-            recipe = with_fields(recipe, {**self.set, **shared})
+            recipe = with_fields(recipe, self.set, shared)
             for field, value in at.items():  # one by one: a gate by its name, then a field of that gate
                 recipe = with_fields(recipe, {field: value}) if field != VARIANT else recipe
             return recipe
@@ -166,6 +185,11 @@ class Trial:
     at: dict[str, Any]
     seed: int
     recipe: Recipe
+
+
+def _asked(trial: Trial) -> Recipe:
+    """What is run, whatever it is called."""
+    return trial.recipe.model_copy(update={"name": "", "paper": {}})
 
 
 def trial_name(at: Mapping[str, Any], seed: int, *, alone: bool = True) -> str:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quietformer.errors import SpecError
+from quietformer.errors import SpecError, in_one_line
 from quietformer.specs import nearest
 from quietformer.study.design import BITS, VARIANT, short
 from quietformer.study.paper_items import DOCUMENTS, ITEMS, Item
+from quietformer.study.table import columns
 from quietformer.train.recipe_files import BUILT_IN, built_in_recipes, find_recipe, parse_yaml
 
 DATA = BUILT_IN / "paper" / "figures.json"
@@ -39,16 +40,18 @@ Quotes = list[tuple[dict[str, Any], str]]
 """What variants of the paper's recipes quote of it, each with `recipe:variant`."""
 
 
-def paper_figures(folders: Iterable[Path] = ()) -> dict[str, Any]:
+def paper_figures(folders: Sequence[Path] = ()) -> dict[str, Any]:
     """Every item with the paper's figures, the runs that make it, the commands, and our studies at whatever size."""
     data, quotes = json.loads(DATA.read_text(encoding="utf-8")), _quotes()
     places = [*sorted(RESULTS.glob("*.json")), *(folder / STUDY if folder.is_dir() else folder for folder in folders)]
     studies = [read_figures(place) for place in places]
-    items, placed = [], set()
+    items: list[dict[str, Any]] = []
+    placed: dict[int, list[str]] = {}
     for item in ITEMS:
         runs = _runs(item, quotes)
         belonging = [number for number, study in enumerate(studies) if belongs(study, item, runs)]
-        placed |= set(belonging)
+        for number in belonging:
+            placed.setdefault(number, []).append(item.name)
         items.append(
             {
                 "name": item.name,
@@ -66,7 +69,11 @@ def paper_figures(folders: Iterable[Path] = ()) -> dict[str, Any]:
             }
         )
     elsewhere = [study["name"] for number, study in enumerate(studies) if number not in placed]
-    return {"version": 1, "kind": "paper", "how": HOW, "items": items, "elsewhere": elsewhere}
+    given = [
+        {"place": str(place), "name": study["name"], "items": placed.get(number, [])}
+        for number, (place, study) in enumerate(zip(places, studies, strict=True))
+    ][len(studies) - len(folders) :]
+    return {"version": 1, "kind": "paper", "how": HOW, "items": items, "elsewhere": elsewhere, "given": given}
 
 
 def only(figures: dict[str, Any], name: str) -> dict[str, Any]:
@@ -85,11 +92,22 @@ def read_figures(place: Path) -> dict[str, Any]:
         study = json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError(f"{place} is not there; give a folder that `quietformer compare` or `sweep` wrote") from None
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{place} cannot be read: {error}") from None
-    if not isinstance(study, dict) or study.get("kind") != "study" or not study.keys() >= NEEDED:
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecError(f"{place} cannot be read: {in_one_line(error)}") from None
+    if not isinstance(study, dict) or study.get("kind") != "study" or not study.keys() >= NEEDED or not _shows(study):
         raise SpecError(f"{place} holds no study; give a folder that `quietformer compare` or `sweep` wrote")
     return study
+
+
+def _shows(study: dict[str, Any]) -> bool:
+    """Whether all that is shown of a study is in it, as it is where nobody has damaged it."""
+    try:
+        family_of(study["study"]["recipe"])
+        varied(study)
+        _table(_ours(study))
+    except (SpecError, KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return False
+    return True
 
 
 # ---- the paper's
@@ -282,11 +300,13 @@ def overview(figures: dict[str, Any]) -> list[tuple[str, ...]]:
 def add_tables_(figures: dict[str, Any]) -> None:
     """Each study of ours as the table that it prints itself: titles, and rows of text."""
     for study in (study for item in figures["items"] for study in item["ours"]):
-        from quietformer.study.table import columns
-
-        chosen = columns(study["rows"])
-        study["table"] = {
-            "columns": [title or "setting" for title, _ in chosen],
-            "rows": [[cell(row) for _, cell in chosen] for row in study["rows"]],
-        }
+        study["table"] = _table(study)
         study["size"]["words"] = size_in_words(study["size"])
+
+
+def _table(study: dict[str, Any]) -> dict[str, Any]:
+    chosen = columns(study["rows"])
+    return {
+        "columns": [title or "setting" for title, _ in chosen],
+        "rows": [[cell(row) for _, cell in chosen] for row in study["rows"]],
+    }

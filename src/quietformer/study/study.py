@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from quietformer.analysis.cost import SCALES
 from quietformer.analysis.provenance import command_line, versions
 from quietformer.errors import QuietformerError
 from quietformer.files import finite, write_json, write_text
-from quietformer.study.design import Study
+from quietformer.study.design import Study, Trial
 from quietformer.study.table import in_words, one_line, study_rows
 from quietformer.study.trial import Tell
 from quietformer.study.workers import MARK, Task, connected, in_processes, on_ray, one_after_another
+from quietformer.train.recipe_files import parse_yaml
 from quietformer.train.run import with_absolute_paths
 from quietformer.train.run_folder import check_run, only_writer
 
@@ -37,8 +40,10 @@ def run_study(
     tell: Tell,
 ) -> dict[str, Any]:
     """The figures of all runs; what is finished in the folder is not run again, nor what failed unless `retry`."""
-    _check_place(out)
+    _check_place(out, study)
     trials = [replace(trial, recipe=with_absolute_paths(trial.recipe)) for trial in study.trials()]
+    if not ray:  # a cluster may see files that this machine does not
+        _check_sources(trials)
     tasks = [Task(trial, study.measured, out, study.threads) for trial in trials]
     for task in tasks:
         check_run(task.folder, task.trial.recipe, "choose another --out")
@@ -55,9 +60,9 @@ def run_study(
             say(f"{len(found)} of {len(tasks)}  {one_line(result)}")
 
         if cluster is not None:
-            on_ray(left, done, cluster)
-        elif jobs > 1:
-            in_processes(left, done, jobs)
+            on_ray(left, done, cluster, tell=tell)
+        elif jobs > 1 and left:
+            in_processes(left, done, jobs, say=say, tell=tell)
         else:
             one_after_another(left, done, say=say, tell=tell)
         figures = study_figures(study, [found[trial.name] for trial in trials])
@@ -95,11 +100,28 @@ def _known(task: Task, retry: bool) -> dict[str, Any] | None:
     return known if known is not None or retry else task.failed()
 
 
-def _check_place(out: Path) -> None:
+def _check_sources(trials: list[Trial]) -> None:
+    """Files that are not there are told before the first run; the last would find out hours later."""
+    for trial in trials:
+        data = trial.recipe.data
+        for source in (*data.train, *data.validation):
+            if source.path and not glob(os.path.expanduser(source.path), recursive=True):
+                raise QuietformerError(
+                    f"{trial.name}: there is no {source.path}; set data.train.path or data.validation.path to a file, a "
+                    f"pattern or a folder. {trial.recipe.about}"
+                )
+
+
+def _check_place(out: Path, study: Study) -> None:
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; --out takes a folder")
     if out.is_dir() and not (out / MARK).is_file() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise QuietformerError(f"{out} holds other things than a study; choose another --out")
+    # Runs with other threads have other last digits: they do not belong into one table.
+    if (out / DESIGN).is_file() and (threads := parse_yaml(out / DESIGN).get("threads")) != study.threads:
+        raise QuietformerError(
+            f"{out} was run with {threads} threads a run, this study has {study.threads}; choose another --out"
+        )
 
 
 def _mark(out: Path) -> str:

@@ -9,6 +9,10 @@ from quietformer.analysis.cost import SCALES, cost, spread
 from quietformer.study.design import BITS, EXPORTED, VARIANT, Study, short
 
 Pick = Callable[[dict[str, Any]], float | None]
+NAMED = 4
+"""So many settings of a kind are named in a sentence."""
+SHARES = ("top1", "agreement")
+"""Measures that are shown in per cent."""
 
 
 def study_rows(study: Study, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -101,6 +105,20 @@ def effect(row: dict[str, Any]) -> str:
 VERBS = {"none": "costs next to nothing", "little": "costs a little", "harm": "costs quality", "broken": "breaks"}
 
 
+def hardly_trained(row: dict[str, Any]) -> bool:
+    """Whether it is no better than counting pairs, or than always giving the most frequent answer."""
+    mean = (row.get("float") or {}).get("mean")
+    known = [beside["mean"] for beside in (row.get("beside") or {}).values() if beside["mean"] is not None]
+    if mean is None:
+        return False
+    return any(mean >= other if row["better"] == "lower" else mean <= other for other in known)
+
+
+def _named(rows: list[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(label(row["at"]) for row in rows))
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
 def in_words(rows: list[dict[str, Any]]) -> str:
     """`W8A8 breaks vanilla (151.2 -> 212.0); costs next to nothing: gated (152.1 -> 152.3).`"""
     bits = {row["bits"] for row in rows}
@@ -110,12 +128,20 @@ def in_words(rows: list[dict[str, Any]]) -> str:
     for kind in ("broken", "harm", "little", "none"):
         hit = [row for row in chosen if effect(row) == kind]
         if hit:
-            named = ", ".join(f"{label(row['at'])} ({_change(row)})" for row in hit[:4])
-            more = f" and {len(hit) - 4} more" if len(hit) > 4 else ""
+            named = ", ".join(f"{label(row['at'])} ({_change(row)})" for row in hit[:NAMED])
+            more = f" and {len(hit) - NAMED} more" if len(hit) > NAMED else ""
             parts.append(f"{VERBS[kind]}: {named}{more}")
+    lost = [row for row in chosen if row["runs"] and effect(row) == "unknown"]
+    if lost:
+        parts.append(f"finds no number to begin with: {_named(lost)}")
     if not parts:
         return "No run came through."
-    return f"{chosen[0]['bits'].upper()} {'; '.join(parts)}."
+    sentences = [f"{chosen[0]['bits'].upper()} {'; '.join(parts)}."]
+    if poor := [row for row in chosen if hardly_trained(row)]:
+        sentences.append(f"Hardly trained, so this says little of quantization: {_named(poor)}.")
+    if failed := [row for row in chosen if row["failed"]]:
+        sentences.append(f"Runs failed: {_named(failed)}.")
+    return " ".join(sentences)
 
 
 def _change(row: dict[str, Any]) -> str:
@@ -129,9 +155,11 @@ def shown(figure: dict[str, float | None] | None, measure: str = "", *, spread: 
     if figure["mean"] is None:
         return "broken"
     mean, std = figure["mean"], figure["std"] or 0.0
-    if measure in ("top1", "agreement"):
+    if measure in SHARES:
         mean, std = 100 * mean, 100 * std
     places = 0 if abs(mean) >= 1000 else 1 if abs(mean) >= 100 else 2
+    if measure == "cosine":
+        places = 4  # what matters of it is how far it is from one
     text = f"{mean:,.{places}f}"
     return f"{text} ± {std:,.{places}f}" if spread else text
 
@@ -147,7 +175,7 @@ Cell = Callable[[dict[str, Any]], str]
 def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
     """Titles and what to print under each, of what the rows have; the first has no title."""
     primary = next((row["primary"] for row in rows if "primary" in row), "")
-    name = measure_name(primary) + (", %" if primary == "top1" else "")
+    name = measure_name(primary) + (", %" if primary in SHARES else "")
     beside: dict[str, Any] = next((row["beside"] for row in rows if "beside" in row), {})
     several = len({row["bits"] for row in rows}) > 1
 
@@ -166,12 +194,12 @@ def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
     if any((row.get("most_dead_rows") or {}).get("mean") for row in rows):
         found.append(("dead rows, %", lambda row: shown(_times(row.get("dead_rows"), 100))))
     if any(row.get("gate_openness") for row in rows):
-        found.append(("gates open, %", lambda row: shown(_times(row.get("gate_openness"), 100))))
+        found.append(("gate openness", lambda row: shown(row.get("gate_openness"))))
     for key, title in (("bigram_perplexity", "bigram"), ("majority_accuracy", "largest class, %")):
         if key in beside:
             scale = 100 if "%" in title else 1
             found.append((title, lambda row, k=key, s=scale: shown(_times((row.get("beside") or {}).get(k), s))))  # type: ignore[misc]
-    found.append(("min", lambda row: shown(_times(row.get("seconds"), 1 / 60))))
+    found.append(("minutes", lambda row: shown(_times(row.get("seconds"), 1 / 60))))
     found.append(("runs", lambda row: str(row["runs"]) + (f" ({len(row['failed'])} failed)" if row["failed"] else "")))
     return found
 
@@ -180,6 +208,28 @@ def _times(figure: dict[str, float | None] | None, scale: float) -> dict[str, fl
     if figure is None:
         return None
     return {name: None if value is None else value * scale for name, value in figure.items()}
+
+
+LEGEND = {
+    "largest value": "of an activation; a few huge ones stretch INT8's scale until the rest rounds to nothing: less is better",
+    "kurtosis": "how much of an activation's spread is outliers; 3 for a normal distribution: less is better",
+    "real INT8": "the exported file, computed in integers",
+    "dead rows, %": "rows of attention that give no weight to anything, at the last step they were counted",
+    "gate openness": "1 lets a head through as it is, 0 shuts it; at the last step it was looked at",
+    "bigram": "the perplexity that counting which token follows which would reach",
+    "largest class, %": "what always answering the most frequent class would reach",
+}
+
+
+def legend(rows: list[dict[str, Any]]) -> list[str]:
+    """What the columns mean that people may not know."""
+    return [f"{title}: {LEGEND[title]}" for title, _ in columns(rows) if title in LEGEND]
+
+
+def failures(rows: list[dict[str, Any]]) -> list[str]:
+    """What failed, each run once: its reason stands at every row of its setting, one for each number of bits."""
+    setting = [({field: value for field, value in row["at"].items() if field != BITS}, row) for row in rows]
+    return list(dict.fromkeys(f"{label(at)}, {text}" for at, row in setting for text in row["failed"]))
 
 
 def one_line(result: dict[str, Any]) -> str:

@@ -33,6 +33,11 @@ from quietformer.train.run_folder import check_data
 
 TRIAL, PAGE, INTEGERS = "trial.json", "inspect.html", "int8"
 """Files of the run folder: the trial's figures, the page of its activations, and the folder with real INT8."""
+NEEDED = {
+    "at", "attention", "beside", "better", "curve", "data", "float", "name", "outliers", "paper", "parameters", "primary",
+    "quantized", "real", "seconds", "seed", "steps", "task",
+}  # fmt: skip
+"""What a table is made of."""
 CURVE = 200
 """Points of a curve that are kept."""
 
@@ -80,12 +85,14 @@ def trial_key(trial: Trial, measures: Measures) -> dict[str, Any]:
 
 
 def finished_trial(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
-    """What the file says of a trial, if it is of this one."""
+    """What the file says of a trial, if it is of this one and says it all."""
     try:
         figures = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return figures if isinstance(figures, dict) and figures.get("key") == key else None
+    if not isinstance(figures, dict) or figures.get("key") != key:
+        return None
+    return figures if figures.keys() >= ({"name", "at", "seed"} if "failed" in figures else NEEDED) else None
 
 
 def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences: int) -> CalibrationData:

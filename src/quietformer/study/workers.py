@@ -124,13 +124,25 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def one_after_another(tasks: list[Task], done: Done, *, say: Callable[[str], None], tell: Tell) -> None:
-    for task in tasks:
-        say(f"\n{task.trial.name}")
-        done(carry_out(task, say=say, tell=tell))
+    left = len(tasks)
+
+    def stop(*_: object) -> None:
+        raise _stopped(left)
+
+    with _on_signals(stop):  # training listens itself, to save first
+        for task in tasks:
+            say(f"\n{task.trial.name}")
+            done(carry_out(task, say=say, tell=tell))
+            left -= 1
 
 
-def in_processes(tasks: list[Task], done: Done, jobs: int) -> None:
+def _stopped(left: int) -> StoppedError:
+    return StoppedError(f"stopped with {left} run{'s' if left > 1 else ''} left; the same command goes on from there")
+
+
+def in_processes(tasks: list[Task], done: Done, jobs: int, *, say: Callable[[str], None], tell: Tell) -> None:
     """So many processes at a time, one a run: a run that takes its process down takes nothing else with it."""
+    say(f"{min(jobs, len(tasks))} at a time; how far each is stands in {tasks[0].file(LOGS).parent}")
     running: set[subprocess.Popen[bytes]] = set()
     stopping = threading.Event()
 
@@ -151,7 +163,7 @@ def in_processes(tasks: list[Task], done: Done, jobs: int) -> None:
             process.send_signal(signal.SIGTERM)
         code = process.wait()
         running.discard(process)
-        return None if stopping.is_set() or code == STOPPED else _result(task, code)
+        return None if stopping.is_set() and code else _result(task, code)
 
     with _on_signals(stop), ThreadPoolExecutor(jobs) as pool:
         waiting: set[Future[dict[str, Any] | None]] = {pool.submit(run, task) for task in tasks}
@@ -162,11 +174,12 @@ def in_processes(tasks: list[Task], done: Done, jobs: int) -> None:
                 for found in filter(None, (future.result() for future in ended)):
                     results += 1
                     done(found)
+                tell(f"{len(running)} running", results, len(tasks))
         except BaseException:
             stop()  # the pool would go through all the others first
             raise
     if results < len(tasks):
-        raise StoppedError(f"{len(tasks) - results} runs were stopped; the same command goes on from there")
+        raise _stopped(len(tasks) - results)
 
 
 def _started(task: Task) -> subprocess.Popen[bytes]:
@@ -188,6 +201,8 @@ def _result(task: Task, code: int) -> dict[str, Any]:
     if found is not None:
         return found
     how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    if code == STOPPED:  # not by us: that is not asked here
+        how = "was asked to stop by somebody else"
     return failure(task, f"its process {how}; see {task.file(LOGS, 'txt')}")
 
 
@@ -205,12 +220,13 @@ def _on_signals(stop: Callable[..., None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def on_ray(tasks: list[Task], done: Done, ray: Any) -> None:
+def on_ray(tasks: list[Task], done: Done, ray: Any, *, tell: Tell) -> None:
     """On a Ray cluster: a run that was on a node that is gone is gone on with on another, if it can see the folder."""
     options = {"num_cpus": tasks[0].threads, "max_retries": NODE_DEATHS, "retry_exceptions": [StoppedError]}
     remote = ray.remote(**options)(_on_node)
     pending = {remote.remote(task.to_dict()): task for task in tasks}
     while pending:
+        tell("on the cluster", len(tasks) - len(pending), len(tasks))
         (ended, *_), _ = ray.wait(list(pending), num_returns=1)
         task = pending.pop(ended)
         try:

@@ -81,6 +81,7 @@ class OutlierCallback(TrainerCallback):
             logs.update(self.latest)
             if state.log_history:
                 state.log_history[-1].update(self.latest)
+            self.latest = {}  # of a later step it would not be true
 
     @staticmethod
     def _summary(inspection: Inspection) -> dict[str, float]:

@@ -17,6 +17,10 @@ from quietformer.specs import nearest
 
 BUILT_IN = Path(__file__).parent.parent / "recipes"
 DEFAULT = "small/opt"
+UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, TypeError, AttributeError)
+"""What yaml raises; the last of a date, a number or a truth value that there is not."""
+SHOWN = 80
+"""Characters of a value that an error repeats."""
 EXCLUSIVE = (
     ("training", "steps", "epochs", 0),
     ("schedule", "warmup_steps", "warmup_epochs", 0),
@@ -98,11 +102,12 @@ def read_changes(changes: Iterable[str]) -> dict[str, Any]:
     return dict(map(_split, changes))
 
 
-def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """The recipe with dotted fields set, in their order."""
+def with_fields(recipe: Recipe, *several: Mapping[str, Any]) -> Recipe:
+    """The recipe with dotted fields set, in their order, of one mapping after the other."""
     fields = recipe.to_dict()
-    for key, value in values.items():
-        _apply(fields, key, value)
+    for values in several:
+        for key, value in values.items():
+            _apply(fields, key, value)
     return _recipe(fields)
 
 
@@ -125,6 +130,8 @@ def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
     path = Path(name) if is_path(name) else home / f"{name}.yaml"
     if path.is_file():
         return path
+    if Path(name).is_dir():
+        raise SpecError(f"{name} is a folder; give a {what} file, or one of {', '.join(built_in)}")
     if is_path(name):
         raise SpecError(f"{name} is not there; give a {what} file, or one of {', '.join(built_in)}")
     hint = f", or {name}.yaml" if Path(f"{name}.yaml").is_file() else ""
@@ -148,10 +155,14 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 def parse_yaml(path: Path) -> dict[str, Any]:
     try:
         content = _from_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise SpecError(f"{path} cannot be read: {error}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is no text file; give one in YAML") from None
+    except UNREADABLE as error:
         raise SpecError(f"{path} is not YAML: {in_one_line(error)}") from None
+    if content is None:
+        raise SpecError(f"{path} is empty; it must hold fields and their values")
     if not isinstance(content, dict):
         raise SpecError(f"{path} must hold a mapping of fields, got {type(content).__name__}")
     return {str(key): value for key, value in content.items()}
@@ -178,8 +189,8 @@ def _split(change: str) -> tuple[str, Any]:
         raise SpecError(f"cannot read {change!r}; write KEY=VALUE, e.g. --set training.steps=100")
     try:
         return key.strip(), _from_yaml(text)
-    except yaml.YAMLError:
-        raise SpecError(f"cannot read the value of {change!r}") from None
+    except UNREADABLE:
+        raise SpecError(f"cannot read the value of {change[:SHOWN]!r}") from None
 
 
 def _apply(fields: dict[str, Any], key: str, value: Any) -> None:

@@ -64,6 +64,8 @@ from quietformer.train.schedule import warmup_steps
 from quietformer.train.trainer import QuietTrainer, unwritable
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG)
+LOOKS = 10
+"""So often at the least outliers are looked at in a run."""
 INSPECTED = 64
 """Validation examples whose activations are looked at when the run ends."""
 BIGRAM_SEQUENCES = 50_000
@@ -242,7 +244,8 @@ def make_trainer(
     )  # fmt: skip
     trainer.remove_callback(transformers.PrinterCallback)
     if training.outliers_every and not training.compile:
-        OutlierCallback(every=training.outliers_every).attach_(trainer)
+        # A run shorter than the interval would have one figure, from before its first step.
+        OutlierCallback(every=min(training.outliers_every, max(1, steps // LOOKS))).attach_(trainer)
     if recipe.rounding.share:
         assert isinstance(trainer, ImitationTrainer)
         # Before all others: what watches the attention of a step must find the taps it will use.

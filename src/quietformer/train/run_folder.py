@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from quietformer.checkpoint import STALE, write_folder
 from quietformer.data.training import TOKENIZER
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, SpecError
 from quietformer.files import write_json
 from quietformer.recipe import Recipe
 from quietformer.train.checkpoints import clear_leftovers, whole_checkpoints
@@ -39,7 +39,10 @@ def check_run(run: Path, recipe: Recipe, remedy: str = GO_ON) -> None:
     """Whether this recipe may be run there: a new folder, an empty one, or one that holds the same run."""
     if run.exists() and not run.is_dir():
         raise QuietformerError(f"{run} is a file; --out takes a folder")
-    there = recipe_in(run)
+    try:
+        there = recipe_in(run)
+    except SpecError as error:
+        raise QuietformerError(f"{error}; remove {run} to run it anew, or choose another --out") from None
     if there is None:
         if run.is_dir() and any(entry for entry in run.iterdir() if not entry.name.startswith(".")):
             raise QuietformerError(f"{run} is there already and is not a training run; choose another --out")

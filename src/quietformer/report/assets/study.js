@@ -124,6 +124,8 @@ function changeNode(row, key) {
 
 // ---- verdict
 const better = (a, b) => higher ? a > b : a < b;
+// A study of models that have hardly learned says little about those that have.
+const isPoor = r => Object.values(r.beside || {}).some(b => known(b.mean) && !better(r.float?.mean, b.mean));
 function duration(seconds) {
   if (seconds < 90) return `${number(seconds, 2)} s`;
   return seconds < 5400 ? `${number(seconds / 60, 2)} min` : `${number(seconds / 3600, 2)} h`;
@@ -138,7 +140,9 @@ function showVerdict() {
   byId("title").textContent = data.name;
   const recipe = `Recipe ${study.recipe}${data.task ? `, ${name(data.task)}` : ""}.`;
   byId("subtitle").textContent = data.about ? `${data.about} ${recipe}` : recipe;
-  box.classList.add(effects.has("none") || effects.has("little") ? "quiet-model" : effects.has("harm") ? "worrying" : "broken");
+  // Good news only where models have learned and no run is missing.
+  const isGood = (effects.has("none") || effects.has("little")) && !failed && !chosen.some(isPoor);
+  box.classList.add(isGood ? "quiet-model" : ["none", "little", "harm"].some(e => effects.has(e)) ? "worrying" : "broken");
   const counted = [
     [number(settings.size), settings.size === 1 ? "setting" : "settings"],
     [number(seeds), seeds === 1 ? "seed each" : "seeds each"],
@@ -201,7 +205,7 @@ function tableColumns() {
     has("gate_openness") && {head: "gate openness", cell: figure("gate_openness")},
     hasBeside("bigram_perplexity") && {head: "bigram", unit: "perplexity", cell: beside("bigram_perplexity")},
     hasBeside("majority_accuracy") && {head: "largest class", unit: "%", cell: beside("majority_accuracy")},
-    {head: "min", cell: r => r.seconds ? written(r.seconds.mean, "seconds") : "–"},
+    {head: "minutes", cell: r => r.seconds ? written(r.seconds.mean, "seconds") : "–"},
   ];
   const counted = r => r.failed.length ? el("span", `${r.runs} of ${r.runs + r.failed.length}`, "bad") : String(r.runs);
   const columns = [
@@ -217,12 +221,11 @@ function tableNote(columns) {
   if (rows.filter(whole).length > 1) parts.push("Bold: the best of its column.");
   parts.push("Under a quantized figure: the change from floating point.");
   if (has("real INT8")) parts.push("Real INT8: the exported file, computed in integers.");
-  if (source) parts.push(`Largest value and kurtosis: ${source}.`);
+  parts.push("Largest value and kurtosis are of activations: a few huge ones stretch the scale of INT8 until the rest rounds to nothing.");
+  if (source) parts.push(`Measured ${source}.`);
   if (has("dead rows")) parts.push("Dead rows: of attention that gives no weight to anything, at the last step.");
   if (has("bigram")) parts.push("Bigram: what counting which token follows which would reach.");
   if (has("largest class")) parts.push("Largest class: what always answering the most frequent label would reach.");
-  // A study of models that have hardly learned says little about those that have.
-  const isPoor = r => Object.values(r.beside || {}).some(b => known(b.mean) && !better(r.float?.mean, b.mean));
   const poor = [...new Set(rows.filter(r => known(figureOf(r, "float")) && isPoor(r)).map(r => settingLabel(r.at)))];
   const more = poor.length > 6 ? ` and ${poor.length - 6} more` : "";
   if (poor.length) parts.push(`No better than that, so hardly trained: ${poor.slice(0, 6).join("; ")}${more}.`);
