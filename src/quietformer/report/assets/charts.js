@@ -33,7 +33,7 @@ function upright(root, values, width, log, height = HEIGHT) {
     svg("text", {x: LEFT - 6, y: y(t) + 4, "text-anchor": "end"}, tickText(t))));
   return y;
 }
-const tickText = t => Math.abs(t) >= 1e6 || t && Math.abs(t) < 1e-3 ? t.toExponential(0).replace("e+", "e") : t.toLocaleString("en", {maximumSignificantDigits: 4});
+const tickText = t => Math.abs(t) >= 1e6 || t && Math.abs(t) < 1e-3 ? t.toExponential(0).replace("e+", "e") : t.toLocaleString("en", {maximumSignificantDigits: 8});
 const frame = (width, label, height = HEIGHT) => svg("svg", {viewBox: `0 0 ${width} ${height}`, "aria-label": label});
 const path = points => points.map(p => p.join(",")).join(" ");
 
