@@ -19,7 +19,7 @@ from rich.progress import track
 from tools.tables import markdown, write_between
 from torch import Tensor
 
-from quietformer.analysis.provenance import command_line, versions
+from quietformer.analysis.provenance import versions
 from quietformer.analysis.recorder import AttentionRecord, record, with_cores
 from quietformer.files import write_json
 from quietformer.sources import open_model
@@ -102,7 +102,13 @@ def main() -> None:
         for trial in track(trials, "runs")
     ]
     write_json(
-        arguments.json, {"command": command_line(), "sequences": SEQUENCES, "runs": runs, "versions": versions()}
+        arguments.json,
+        {
+            "command": f"python -m tools.causal_rows {arguments.study.name}",
+            "sequences": SEQUENCES,
+            "runs": runs,
+            "versions": versions(),
+        },
     )
     write_between(PAGE, MARK, table(runs))
 

@@ -33,9 +33,9 @@ def test_a_node_that_does_not_see_the_folder_sends_its_figures(cluster, tmp_path
     carried_out(path, tmp_path / "here")
     out = tmp_path / "there"
 
-    def elsewhere(tasks, done, ray):
+    def elsewhere(tasks, done, ray, **how):
         (out / ".study").write_text("another machine's")
-        on_ray(tasks, done, ray)
+        on_ray(tasks, done, ray, **how)
 
     monkeypatch.setattr(module, "on_ray", elsewhere)
     carried_out(path, out, ray=cluster.address)
