@@ -79,3 +79,14 @@ def test_an_outlier_figure_is_logged_once_and_not_repeated_for_steps_nobody_look
     trainer.train()
     steps = [row["step"] for row in trainer.state.log_history if "outliers/ffn_infinity_norm" in row]
     assert steps == [1, 4]
+
+
+def test_a_step_with_numbers_that_are_none_is_left_to_whoever_watches_the_loss(tmp_path):
+    model = build("bert")
+    settings = short_run(tmp_path, max_steps=2, logging_steps=1, save_strategy="no")
+    trainer = Trainer(model=model, args=settings, train_dataset=Copies())
+    qf.OutlierCallback(every=1).attach_(trainer)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    trainer.train()
+    assert not any("outliers/ffn_infinity_norm" in row for row in trainer.state.log_history)

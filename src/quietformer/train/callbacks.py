@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from transformers import Trainer, TrainerCallback
 from quietformer.analysis.inspect import Inspection
 from quietformer.analysis.recorder import AttentionRecord, record
 from quietformer.attention.inject import advance_warmup_
+from quietformer.errors import QuietformerError
 from quietformer.families.layout import find_blocks
 
 INPUTS = ("input_ids", "attention_mask", "pixel_values")
@@ -54,13 +56,19 @@ class OutlierCallback(TrainerCallback):
             batches += 1
             inspection.begin({name: kwargs[name] for name in INPUTS if isinstance(kwargs.get(name), Tensor)})
 
+        def look(at: Callable[..., None], *what: Any) -> None:
+            """The first micro-batch of an accumulated step is enough; a lost run is told by its loss, with more to say."""
+            if batches == 1 and self._inspection is not None:
+                try:
+                    at(*what)
+                except QuietformerError:
+                    self._inspection = None
+
         def on_site(site: str, layer: int, x: Tensor) -> None:
-            if batches == 1:  # the first micro-batch of an accumulated step is enough
-                inspection.on_site(site, layer, x)
+            look(inspection.on_site, site, layer, x)
 
         def on_attention(layer: int, seen: AttentionRecord) -> None:
-            if batches == 1:
-                inspection.on_heads(layer, seen)
+            look(inspection.on_heads, layer, seen)
 
         watches = [watch for block in find_blocks(model) for watch in block.watches() if watch.site == "ffn_output"]
         handle = model.register_forward_pre_hook(before, with_kwargs=True)
