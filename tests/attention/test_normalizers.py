@@ -178,3 +178,24 @@ def test_warmup_raises_gamma_from_zero_and_stays_in_the_state():
     restored = spec.build(GEOMETRY)
     restored.load_state_dict(normalizer.state_dict())
     assert restored.step.item() == 7
+
+
+def test_clipped_causal_is_clipped_by_row_but_for_rows_that_see_one_key():
+    scores, visible = (
+        torch.randn(2, 3, 5, 5, dtype=torch.float64),
+        torch.ones(5, 5).tril().bool().expand(2, 1, 5, 5).clone(),
+    )
+    visible[1, :, 3] = torch.tensor([False, True, False, False, False])  # one key, and not its own
+    scores = scores.masked_fill(~visible, torch.finfo(torch.float64).min)
+    ours = normalizers.parse("clipped_causal(alpha=0.7)").build(GEOMETRY)(scores, visible)
+    clipped = qf.ClippedSoftmax(alpha=0.7, keys="row").build(GEOMETRY)(scores, visible)
+    lone = (visible.sum(-1) == 1).expand(2, 3, 5)
+    assert lone.sum() == 9
+    assert (clipped[lone].sum(-1) == 1).all()
+    assert (ours[lone] == 0).all()
+    assert torch.equal(ours[~lone], clipped[~lone])
+
+
+def test_clipped_causal_gives_a_single_key_nothing_without_a_mask_too():
+    normalizer = normalizers.parse("clipped_causal").build(GEOMETRY)
+    assert (normalizer(torch.randn(1, 3, 2, 1)) == 0).all()

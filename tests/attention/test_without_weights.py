@@ -22,7 +22,7 @@ from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.flex import flex_clipped_attention
 from quietformer.attention.masks import Causal, read_mask
 from quietformer.attention.softmax import SoftmaxNormalizer
-from quietformer.specs import HeadGeometry
+from quietformer.specs import HeadGeometry, normalizers
 from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
 pytestmark = pytest.mark.usefixtures("small_blocks", "compiled_and_not")
@@ -31,6 +31,7 @@ NORMALIZERS = {
     "softmax": qf.Softmax(),
     "clipped": qf.ClippedSoftmax(),
     "row": qf.ClippedSoftmax(alpha=2.5, keys="row"),
+    "causal": normalizers.parse("clipped_causal(alpha=1.5)"),
     "stretched": qf.ClippedSoftmax(gamma=-0.05, zeta=1.2),
     "stretched_row": qf.ClippedSoftmax(alpha=1.5, zeta=1.1, keys="row"),
     "unclipped": qf.ClippedSoftmax(gamma=0.0),
