@@ -42,7 +42,7 @@ def section(name: str, figures: dict[str, Any]) -> str:
     failed = "".join(f"\nFailed: {text}." for text in failures(figures["rows"]))
     minutes = sum(trial.get("seconds", 0.0) for trial in figures["trials"]) / 60
     pictures = (f"\n![{name}: {plot}](figures/studies/{name}-{plot}.svg)\n" for plot in plots_of(name))
-    said = f"{in_words(figures['rows'])}{failed} All runs together: {minutes:.0f} minutes of one core."
+    said = f"{in_words(figures['rows'])}{failed} All runs together: {minutes:.0f} minutes."
     return f"{table}\n{said}\n{''.join(pictures)}"
 
 
