@@ -8,7 +8,7 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo families bench paper tables clean
+.PHONY: help setup test check browser demo families graph bench paper tables clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,7 +16,7 @@ help: ## list the targets
 setup: $(READY) ## create the virtual environment
 
 # torch first and pinned: asked for by another package it would bring several GB that a CPU cannot use.
-$(READY): pyproject.toml constraints.txt setup.py src/quietformer/attention/rows.c
+$(READY): pyproject.toml constraints.txt setup.py src/quietformer/attention/kernels/rows.c
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt torch
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
@@ -48,6 +48,9 @@ demo: $(READY) ## find MiniLM's outliers, see INT8 break it, heal it, ship it: s
 
 families: $(READY) ## try every architecture of the installed transformers; writes docs/families.md
 	$(PY) -m tools.families
+
+graph: $(READY) ## draw the package graph in docs/architecture.md from the imports
+	$(PY) -m tests.package_graph
 
 bench: $(READY) ## what things cost, as ratios against doing without
 	$(PY) benchmarks/startup.py --json results/startup.json

@@ -3,8 +3,8 @@
 from setuptools import Extension, setup
 
 ROWS = Extension(
-    "quietformer.attention._rows",
-    ["src/quietformer/attention/rows.c"],
+    "quietformer.attention.kernels._rows",
+    ["src/quietformer/attention/kernels/rows.c"],
     # OpenMP's threads are the ones torch has already.
     extra_compile_args=["-O3", "-fopenmp"],
     extra_link_args=["-fopenmp"],

@@ -28,8 +28,8 @@ from turns import fastest, machine
 import quietformer as qf
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.masks import late_mask
+from quietformer.config.attention import HeadGeometry, NormalizerSpec
 from quietformer.files import write_json
-from quietformer.specs import HeadGeometry, NormalizerSpec
 
 WIDTH, HEADS = 64, 8
 TOKENS = 2048

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from quietformer.quant.affine import fake_quantize, qparams
-from quietformer.quant.estimators import MSE
+from quietformer.quant.estimators.mse import MSE
 
 Range = tuple[Tensor, Tensor]
 BITS = 8

@@ -21,10 +21,10 @@ import torch
 from turns import fastest, machine
 
 import quietformer as qf
-from quietformer.export.onnx import FLOATING, INTEGER, export_onnx
+from quietformer.config.quantization import QuantSpec
+from quietformer.deployment.onnx_export import FLOATING, INTEGER, export_onnx
 from quietformer.files import write_json
-from quietformer.sources import open_model
-from quietformer.specs import QuantSpec
+from quietformer.models.open import open_model
 
 SHAPES = [(1, 16), (1, 128), (8, 128)]
 Inputs = dict[str, np.ndarray]

@@ -22,8 +22,8 @@ import transformers
 from transformers import BertConfig, BertModel
 
 import quietformer as qf
-from quietformer.quant.calibrate import calibrate_, floating_point, quantize_
-from quietformer.specs import QuantSpec
+from quietformer.config.quantization import QuantSpec
+from quietformer.quant.calibration import calibrate_, floating_point, quantize_
 
 ROOT = Path(__file__).resolve().parents[1]
 

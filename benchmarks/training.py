@@ -24,12 +24,13 @@ import torch
 import transformers
 from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
 
-from quietformer.checkpoint import quiet_transformers
-from quietformer.data.corpora import texts_of, token_rows
-from quietformer.data.training import tokenizer_for, training_data
-from quietformer.recipe import Recipe
-from quietformer.train.arguments import set_sizes_, training_arguments
-from quietformer.train.run import make_trainer, open_or_build
+from quietformer.config.recipe import Recipe
+from quietformer.data.packing import token_rows
+from quietformer.data.text_sources import texts_of
+from quietformer.data.training_data import tokenizer_for, training_data
+from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.training.arguments import set_sizes_, training_arguments
+from quietformer.training.run import make_trainer, open_or_build
 
 MODEL = {
     "model_type": "bert", "hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 1536,

@@ -29,9 +29,9 @@ from transformers import (
 )
 
 import quietformer as qf
-from quietformer.data.corpus import embedded_prose
+from quietformer.data.builtin_text import embedded_prose
 from quietformer.data.images import digit_images
-from quietformer.data.texts import token_sequences
+from quietformer.data.text_sequences import token_sequences
 
 VARIANTS = {
     "softmax": None,

@@ -18,14 +18,14 @@ from tools.retrofit_ablation import measure
 from tools.tables import markdown, write_between
 
 from quietformer.analysis.evaluate import reference_run
-from quietformer.analysis.provenance import versions
-from quietformer.analysis.task import task_of
+from quietformer.architectures.task import task_of
+from quietformer.config.recipe import Source
+from quietformer.data.measuring_data import measuring_data
 from quietformer.files import finite, write_json
-from quietformer.quant.balance import balance_
-from quietformer.recipe import Source
-from quietformer.sources import open_model
-from quietformer.study.measuring import measuring_data
-from quietformer.study.retrofit import RetrofitOptions, make_recipe
+from quietformer.models.open import open_model
+from quietformer.results.provenance import versions
+from quietformer.transforms.balance import balance_
+from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
 
 ALPHAS = (0.0, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 JSON, DOCS = Path("results/balance.json"), Path("docs/retrofit.md")

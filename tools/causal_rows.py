@@ -19,15 +19,15 @@ from rich.progress import track
 from tools.tables import markdown, write_between
 from torch import Tensor
 
-from quietformer.analysis.provenance import versions
 from quietformer.analysis.recorder import AttentionRecord, record, with_cores
+from quietformer.config.recipe_files import read_recipe
+from quietformer.data.measuring_data import validation_data
 from quietformer.files import write_json
-from quietformer.sources import open_model
-from quietformer.study.study import FIGURES
-from quietformer.study.trial import validation_data
+from quietformer.models.open import open_model
+from quietformer.results.provenance import versions
+from quietformer.study.run import FIGURES
 from quietformer.study.workers import RUNS
-from quietformer.train.recipe_files import read_recipe
-from quietformer.train.run_folder import RECIPE
+from quietformer.training.run_folder import RECIPE
 
 PAGE, MARK = Path(__file__).resolve().parents[1] / "docs" / "science.md", "causal-rows"
 GROUPS = ((2, 4), (5, 8), (9, 16), (17, 32))

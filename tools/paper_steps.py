@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from quietformer.train.plan import plan
-from quietformer.train.recipe_files import read_recipe
-from quietformer.train.run import train
+from quietformer.config.recipe_files import read_recipe
+from quietformer.training.plan import plan
+from quietformer.training.run import train
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = {

@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from quietformer.recipe import (
+from quietformer.config.attention import AttentionSpec
+from quietformer.config.recipe import (
     AugmentRecipe,
     DataRecipe,
     ModelRecipe,
@@ -21,7 +22,8 @@ from quietformer.recipe import (
     TrainingRecipe,
     Variant,
 )
-from quietformer.specs import AttentionSpec, Spec, regularizers
+from quietformer.config.regularizers import regularizers
+from quietformer.config.spec import Spec
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipe-fields.md"
 SECTIONS: tuple[type[Spec], ...] = (

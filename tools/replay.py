@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from quietformer.analysis.provenance import versions
+from quietformer.config.study import Study
 from quietformer.files import write_json
-from quietformer.study.design import Study
+from quietformer.results.provenance import versions
 from quietformer.study.paper import RESULTS
-from quietformer.study.study import run_study
+from quietformer.study.run import run_study
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON = ROOT / "results" / "replays.json"

@@ -18,21 +18,21 @@ from typing import Any
 
 from tools.tables import write_between
 
-from quietformer.analysis.cost import spread
 from quietformer.analysis.evaluate import evaluate, reference_run
-from quietformer.analysis.inspect import inspect
-from quietformer.analysis.provenance import versions
-from quietformer.analysis.task import task_of
+from quietformer.analysis.inspection import inspect
+from quietformer.architectures.task import task_of
+from quietformer.config.quantization import QuantSpec
+from quietformer.config.recipe import Source
+from quietformer.data.measuring_data import measuring_data
 from quietformer.files import finite, write_json
-from quietformer.quant.calibrate import calibrate_, quantize_
-from quietformer.recipe import Source
-from quietformer.sources import open_model
-from quietformer.specs import QuantSpec
-from quietformer.study.comparison import extremes
-from quietformer.study.measuring import measuring_data
-from quietformer.study.retrofit import RetrofitOptions, make_recipe
-from quietformer.study.side import INSPECTED, spread_over
-from quietformer.train.run import train
+from quietformer.models.open import open_model
+from quietformer.quant.calibration import calibrate_, quantize_
+from quietformer.results.cost import spread
+from quietformer.results.provenance import versions
+from quietformer.training.run import train
+from quietformer.workflows.comparison import extremes
+from quietformer.workflows.quality import INSPECTED, spread_over
+from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no change at all": {},

@@ -17,16 +17,16 @@ from typing import Any
 from tools.tables import write_between
 
 from quietformer.analysis.evaluate import evaluate, reference_run
-from quietformer.analysis.provenance import versions
-from quietformer.analysis.task import task_of
+from quietformer.architectures.task import task_of
+from quietformer.config.quantization import QuantSpec
+from quietformer.config.recipe import Source
+from quietformer.data.measuring_data import measuring_data
 from quietformer.files import finite, write_json
-from quietformer.quant.calibrate import plan_quantization
-from quietformer.recipe import Source
-from quietformer.sources import open_model
-from quietformer.specs import QuantSpec
-from quietformer.study.measuring import measuring_data
-from quietformer.study.retrofit import RetrofitOptions, make_recipe
-from quietformer.study.side import look, measure_side
+from quietformer.models.open import open_model
+from quietformer.quant.calibration import plan_quantization
+from quietformer.results.provenance import versions
+from quietformer.workflows.quality import look, measure_side
+from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
 
 COLUMNS = ("floating point", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")
 

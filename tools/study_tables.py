@@ -17,9 +17,10 @@ from typing import Any
 from tools.tables import markdown, write_between
 
 from quietformer.files import write_json
-from quietformer.report.study_figures import NAMES
+from quietformer.report.study_plots import NAMES
+from quietformer.results.study_table import columns, failures
 from quietformer.study.paper import RESULTS
-from quietformer.study.table import columns, failures, in_words
+from quietformer.study.table import in_words
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, PLOTS = DOCS / "science.md", DOCS / "figures" / "studies"

@@ -46,7 +46,7 @@ class _RegisteringLoader(importlib.abc.Loader):
 
 
 def _register() -> None:
-    importlib.import_module("quietformer.section")  # registers itself
+    importlib.import_module("quietformer.models.pretrained_hooks")  # registers itself
 
 
 def install() -> None:

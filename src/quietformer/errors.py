@@ -1,5 +1,7 @@
 """The errors a user can cause; each message is one line that names the thing and the remedy."""
 
+from __future__ import annotations
+
 
 class QuietformerError(ValueError):
     """Something the user can put right; the command line prints it as one line and exits with 2."""

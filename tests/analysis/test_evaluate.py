@@ -15,14 +15,15 @@ from torch import nn
 
 from quietformer.analysis import scores
 from quietformer.analysis.evaluate import Evaluation, evaluate, reference_run
-from quietformer.analysis.task import task_of
+from quietformer.architectures.task import task_of
 from quietformer.data.images import image_batches, labelled_folder_images
-from quietformer.data.inputs import labelled_images_of
-from quietformer.data.tasks import IGNORED, mask_tokens, split_indices, split_sequences
-from quietformer.data.texts import text_batches
+from quietformer.data.model_inputs import labelled_images_of
+from quietformer.data.splits import split_indices, split_sequences
+from quietformer.data.text_sequences import text_batches
+from quietformer.data.token_labels import IGNORED, mask_tokens
 from quietformer.errors import QuietformerError
 from quietformer.files import write_json
-from tests.models import CAUSAL, VOCABULARY, build, inputs
+from tests.tiny_models import CAUSAL, VOCABULARY, build, inputs
 
 PAD, FIRST, LAST, MASK = 0, 1, 2, 3
 SPECIAL = (PAD, FIRST, LAST, MASK)

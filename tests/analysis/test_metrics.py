@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietformer.analysis.inspect import Inspection
-from quietformer.analysis.metrics import SiteFigures, histogram, histogram_quantile, sequence_figures
+from quietformer.analysis.inspection import Inspection
+from quietformer.analysis.metrics import SiteFigures, sequence_figures
+from quietformer.quant.histogram import histogram, histogram_quantile
 
 seeds = st.integers(0, 2**31)
 

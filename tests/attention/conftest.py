@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quietformer.attention import blocked, clipped, rows
+from quietformer.attention.kernels import blocked
+from quietformer.attention.kernels import compiled_rows as rows
+from quietformer.attention.normalizers import clipped_softmax as clipped
 
 
 @pytest.fixture

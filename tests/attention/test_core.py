@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import quietformer as qf
 from quietformer.attention.core import TAPS, AttentionCore, LayerCall
+from quietformer.config.attention import HeadGeometry
 from quietformer.errors import UnsupportedModelError
-from quietformer.specs import HeadGeometry
 
 
 def tensors(heads=4, groups=2, queries=3, keys=5, width=8, seed=0):

@@ -9,14 +9,14 @@ import sys
 import torch
 
 import quietformer as qf
-from tests.models import VARIANTS, build, inputs
+from tests.tiny_models import VARIANTS, build, inputs
 
 WORKER = """
 import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import quietformer as qf
 from safetensors.torch import save_file
-from tests.models import VARIANTS, build, inputs
+from tests.tiny_models import VARIANTS, build, inputs
 
 rank, store, out, name = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quietformer as qf
+from quietformer.config.attention import HeadGeometry, gates
 from quietformer.errors import SpecError
-from quietformer.specs import HeadGeometry, gates
 
 GEOMETRY = HeadGeometry(n_heads=3, d_model=12, d_value=5)
 every = pytest.mark.parametrize("name", list(gates))

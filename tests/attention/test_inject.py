@@ -15,7 +15,7 @@ from transformers.utils.quantization_config import BitsAndBytesConfig
 import quietformer as qf
 from quietformer.attention.core import plain_attention
 from quietformer.errors import SpecError, UnsupportedModelError
-from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
+from tests.tiny_models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
 every_variant = pytest.mark.parametrize("spec", VARIANTS.values(), ids=VARIANTS)
 ALL = (*PAPER, "llama", "gpt2")

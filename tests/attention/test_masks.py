@@ -17,11 +17,11 @@ from transformers.masking_utils import (
 )
 
 import quietformer as qf
-from quietformer.attention.clipped import count_keys
 from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.masks import LateMask, late_mask
-from quietformer.specs import HeadGeometry
-from tests.models import CAUSAL, build, inputs, logits
+from quietformer.attention.normalizers.clipped_softmax import count_keys
+from quietformer.config.attention import HeadGeometry
+from tests.tiny_models import CAUSAL, build, inputs, logits
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 WIDTH = 8

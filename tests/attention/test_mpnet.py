@@ -15,14 +15,14 @@ from transformers import AutoModel, MPNetConfig, MPNetForMaskedLM, MPNetForSeque
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 import quietformer as qf
+from quietformer.architectures.layout import find_blocks
 from quietformer.attention.core import plain_attention
 from quietformer.attention.layers import find_other_attention
+from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.errors import UnsupportedModelError
-from quietformer.export.session import OnnxModel
-from quietformer.families.layout import find_blocks
-from quietformer.quant.calibrate import dequantize_, floating_point
-from quietformer.quant.place import quantizers
-from tests.models import LENGTH, VARIANTS, VOCABULARY, inputs, logits
+from quietformer.quant.calibration import dequantize_, floating_point
+from quietformer.quant.insertion import quantizers
+from tests.tiny_models import LENGTH, VARIANTS, VOCABULARY, inputs, logits
 
 every_variant = pytest.mark.parametrize("spec", VARIANTS.values(), ids=VARIANTS)
 HEADS, LAYERS, POSITIONS = 4, 2, 64

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import quietformer as qf
-from quietformer.attention.clipped import count_keys
-from quietformer.specs import HeadGeometry, normalizers
+from quietformer.attention.normalizers.clipped_softmax import count_keys
+from quietformer.config.attention import HeadGeometry, normalizers
 
 GEOMETRY = HeadGeometry(n_heads=3, d_model=12, d_value=4)
 LOWEST = torch.finfo(torch.float32).min

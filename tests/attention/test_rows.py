@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quietformer.attention.rows import Bounds, gradients_, weights_
+from quietformer.attention.kernels.compiled_rows import Bounds, gradients_, weights_
 
 pytestmark = pytest.mark.usefixtures("compiled_and_not")
 LOWEST = torch.finfo(torch.float32).min

@@ -15,15 +15,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import quietformer as qf
-from quietformer.attention import flex
-from quietformer.attention.blocked import Clipping, clipped_attention
-from quietformer.attention.clipped import ClippedSoftmaxNormalizer
 from quietformer.attention.core import AttentionCore, plain_attention
-from quietformer.attention.flex import flex_clipped_attention
+from quietformer.attention.kernels import flex
+from quietformer.attention.kernels.blocked import Clipping, clipped_attention
+from quietformer.attention.kernels.flex import flex_clipped_attention
 from quietformer.attention.masks import Causal, read_mask
-from quietformer.attention.softmax import SoftmaxNormalizer
-from quietformer.specs import HeadGeometry, normalizers
-from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
+from quietformer.attention.normalizers.clipped_softmax import ClippedSoftmaxNormalizer
+from quietformer.attention.normalizers.softmax import SoftmaxNormalizer
+from quietformer.config.attention import HeadGeometry, normalizers
+from tests.tiny_models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
 pytestmark = pytest.mark.usefixtures("small_blocks", "compiled_and_not")
 WIDTH = 8

@@ -10,9 +10,9 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 import quietformer as qf
+from quietformer.config.recipe import AugmentRecipe
 from quietformer.data.augment import BatchAugment, soft_cross_entropy
 from quietformer.data.randaugment import OPERATIONS, brightness, contrast, rand_augment, saturation
-from quietformer.recipe import AugmentRecipe
 
 EVERYTHING = dict(flip=0.5, color_jitter=0.4, randaugment=[2, 27], mixup=0.8, cutmix=1.0, label_smoothing=0.1)
 

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 import quietformer as qf
-from quietformer.data.corpus import embedded_prose, paragraphs
+from quietformer.data.builtin_text import embedded_prose, paragraphs
 from quietformer.data.images import digit_images, folder_images
-from quietformer.data.texts import dataset_texts, read_texts, special_tokens, text_batches, token_sequences
+from quietformer.data.text_sequences import dataset_texts, read_texts, special_tokens, text_batches, token_sequences
 
 
 class Words:

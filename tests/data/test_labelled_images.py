@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 import quietformer as qf
+from quietformer.config.recipe import AugmentRecipe, Source
 from quietformer.data.images import digit_images
 from quietformer.data.labelled_images import image_rows, random_box, split_rows
-from quietformer.recipe import AugmentRecipe, Source
 
 COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 

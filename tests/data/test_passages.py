@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quietformer.config.recipe import DataRecipe, Source
 from quietformer.data.collate import PassageBatch
-from quietformer.data.corpora import texts_of
 from quietformer.data.passages import SENTENCES, BySize, passage_rows, passages, row_lengths
-from quietformer.data.positions import TokenRows
+from quietformer.data.row_order import TokenRows
+from quietformer.data.text_sources import texts_of
 from quietformer.data.tokenizers import train_tokenizer
-from quietformer.recipe import DataRecipe, Source
-from tests.train.recipes import write_prose
+from tests.training.recipes import write_prose
 
 words = st.text(alphabet="abc", min_size=1, max_size=5)
 sentences = st.lists(words, min_size=1, max_size=4).map(lambda parts: " ".join(parts) + ".")

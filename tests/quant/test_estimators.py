@@ -10,12 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quietformer.config.quantization import estimators
 from quietformer.errors import QuietformerError, SpecError
 from quietformer.quant.affine import fake_quantize, qparams
-from quietformer.quant.estimators import MSE, MinMax, Percentile, RunningMinMax
 from quietformer.quant.estimators import mse as mse_module
+from quietformer.quant.estimators.minmax import MinMax
+from quietformer.quant.estimators.mse import MSE
+from quietformer.quant.estimators.percentile import Percentile
+from quietformer.quant.estimators.running_minmax import RunningMinMax
 from quietformer.quant.histogram import FINE_BITS, Histogram
-from quietformer.specs import estimators
 
 KINDS = sorted(estimators)
 ORDERLESS = ["minmax", "mse", "percentile"]

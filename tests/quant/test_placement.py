@@ -11,12 +11,12 @@ from transformers.pytorch_utils import Conv1D
 
 import quietformer as qf
 from quietformer.attention.core import plain_attention
+from quietformer.config.quantization import QuantRule
 from quietformer.errors import QuietformerError, SpecError
 from quietformer.quant.affine import fake_quantize
-from quietformer.quant.calibrate import dequantize_, plan_quantization, set_mode_
-from quietformer.quant.place import quantizers
-from quietformer.specs import QuantRule
-from tests.models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
+from quietformer.quant.calibration import dequantize_, plan_quantization, set_mode_
+from quietformer.quant.insertion import quantizers
+from tests.tiny_models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
 FAMILIES = sorted({*PAPER, *CAUSAL})
 
@@ -269,7 +269,7 @@ def test_an_exception_in_the_middle_of_a_pass_leaves_nothing_behind():
     handle.remove()
     assert torch.equal(logits(model, inputs("bert")), before)
     assert torch.tensor(1.0) + torch.tensor(2.0) == 3.0
-    from quietformer.quant.place import _scopes
+    from quietformer.quant.insertion import _scopes
 
     assert not _scopes.running
     assert _scopes.mode is None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import quietformer as qf
-from tests.models import VARIANTS, build, inputs
+from tests.tiny_models import VARIANTS, build, inputs
 
 
 @cache

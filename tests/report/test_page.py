@@ -9,9 +9,9 @@ import torch
 
 import quietformer as qf
 from quietformer.report.card import card_fragment
-from quietformer.report.figures import draw_figures, unpack
 from quietformer.report.page import page, write_page
-from tests.models import VARIANTS, build, inputs
+from quietformer.report.plots import draw_figures, unpack
+from tests.tiny_models import VARIANTS, build, inputs
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 

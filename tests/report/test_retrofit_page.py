@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from quietformer.report.figures import unpack
 from quietformer.report.page import page
-from quietformer.report.slim import slim
+from quietformer.report.page_data import slim
+from quietformer.report.plots import unpack
 from tests.report.retrofits import retrofit
 from tests.report.tabs import text
 

@@ -9,10 +9,10 @@ import re
 
 import pytest
 
+from quietformer.config.study import Study, trial_name
 from quietformer.report.page import page
-from quietformer.study.design import Study, trial_name
-from quietformer.study.study import study_figures
-from quietformer.study.table import effect
+from quietformer.results.study_table import effect
+from quietformer.study.run import study_figures
 from tests.report.tabs import text
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"

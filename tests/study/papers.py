@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from quietformer.study.design import Study
+from quietformer.config.study import Study
 from quietformer.study.paper import DATA
-from quietformer.study.study import study_figures
+from quietformer.study.run import study_figures
 
 FIGURES: dict[str, Any] = json.loads(DATA.read_text())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.train.recipes import tiny, write_prose
+from tests.training.recipes import tiny, write_prose
 
 VARIANTS = {
     "vanilla": {},

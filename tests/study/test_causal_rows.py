@@ -7,10 +7,10 @@ import torch
 from tools.causal_rows import GROUPS, measured, name_of, table
 from transformers import AutoModelForCausalLM
 
-from quietformer.study.design import read_study
-from quietformer.study.study import run_study
-from quietformer.study.trial import validation_data
-from quietformer.train.recipe_files import read_recipe
+from quietformer.config.recipe_files import read_recipe
+from quietformer.config.study import read_study
+from quietformer.data.measuring_data import validation_data
+from quietformer.study.run import run_study
 from tests.study.studies import write_study_file
 
 

@@ -15,12 +15,12 @@ from tools.study_tables import PAGE as SCIENCE
 from tools.study_tables import section, slim
 
 from quietformer.cli.main import app
+from quietformer.config.recipe_files import read_recipe
+from quietformer.config.study import read_study
 from quietformer.errors import SpecError
 from quietformer.study import paper
-from quietformer.study.design import read_study
 from quietformer.study.paper import add_tables_, only, overview, paper_figures, quoted, size_in_words
 from quietformer.study.paper_items import DOCUMENTS, ITEMS
-from quietformer.train.recipe_files import read_recipe
 from tests.study.papers import FIGURES, read_cell, rows_of, study, write_study
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ def cluster():
 
 def test_a_node_that_does_not_see_the_folder_sends_its_figures(cluster, tmp_path, monkeypatch):
     """The mark that tells the study's folder from another of the same name is another's: as on a machine with its own disk."""
-    from quietformer.study import study as module
+    from quietformer.study import run as module
 
     path = write_study_file(tmp_path, grid={"variant": ["vanilla", "gated"]})
     carried_out(path, tmp_path / "here")

@@ -12,9 +12,9 @@ import time
 import pytest
 import yaml
 
+from quietformer.config.study import read_study
 from quietformer.errors import QuietformerError
-from quietformer.study.design import read_study
-from quietformer.study.study import run_study
+from quietformer.study.run import run_study
 from tests.commands import fails
 from tests.study.studies import figures_of, write_recipe_file, write_study_file
 
@@ -283,7 +283,7 @@ def test_mistakes_are_one_line(run, tmp_path):
 
 
 def test_two_do_not_write_into_one_study(tmp_path):
-    from quietformer.train.run_folder import only_writer
+    from quietformer.training.run_folder import only_writer
 
     path = write_study_file(tmp_path, grid={"variant": ["vanilla"]})
     (tmp_path / "out").mkdir()

@@ -6,8 +6,9 @@ import statistics
 
 import pytest
 
-from quietformer.study.design import Measures, Study
-from quietformer.study.table import columns, effect, failures, in_words, legend, one_line, shown, study_rows
+from quietformer.config.study import Measures, Study
+from quietformer.results.study_table import columns, effect, failures, legend, one_line, shown
+from quietformer.study.table import in_words, study_rows
 
 
 def study(**fields):

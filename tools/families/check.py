@@ -19,11 +19,11 @@ import transformers
 from torch import Tensor
 
 import quietformer as qf
-from quietformer.attention import clipped
 from quietformer.attention.core import plain_attention
 from quietformer.attention.inject import all_configs
+from quietformer.attention.normalizers import clipped_softmax as clipped
 from quietformer.errors import QuietformerError, SpecError, UnsupportedModelError
-from quietformer.quant.calibrate import calibrate_, dequantize_, quantize_
+from quietformer.quant.calibration import calibrate_, dequantize_, quantize_
 
 from .tiny import CannotBuild, TinyModel, tiny
 

@@ -1,1 +1,1 @@
-"""Metrics, recorders, findings."""
+"""Measurements: outliers, attention patterns, quality against a reference."""

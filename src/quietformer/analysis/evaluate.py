@@ -19,12 +19,11 @@ from quietformer.analysis.scores import (
     predicted,
     token_scores,
 )
-from quietformer.analysis.task import TASKS, task_of
-from quietformer.data.tasks import IGNORED, next_tokens
-from quietformer.data.texts import Batch
+from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.task import TASKS, task_of
+from quietformer.data.token_labels import IGNORED, next_tokens
 from quietformer.errors import QuietformerError
 from quietformer.files import finite
-from quietformer.forward import in_eval_mode, run
 
 Run = Callable[[Batch], Mapping[str, Tensor]]
 """Anything that takes a batch and gives "logits" or "last_hidden_state", such as an onnxruntime session."""

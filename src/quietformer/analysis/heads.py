@@ -11,6 +11,7 @@ from torch import Tensor
 
 LOW_VALUE = 0.5
 """A key counts as nearly valueless below this share of the median value norm."""
+
 MEASURES = {
     "no_op": "attention on nearly valueless keys, times how small the update is",
     "sink": "mean attention that the most attended key of a sequence gets",

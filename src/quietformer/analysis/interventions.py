@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.analysis.recorder import with_cores
+from quietformer.architectures.forward import fitting
+from quietformer.architectures.layout import find_blocks
 from quietformer.attention.inject import attention_cores
-from quietformer.families.layout import find_blocks
-from quietformer.forward import fitting
 
 MASKED_SHARE = 0.15
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quietformer.results.labels import printable
+
 FEW = 0.95
 """The dimensions named are the fewest that hold this share of the outliers."""
 
@@ -91,8 +93,3 @@ class TokenNames:
         """[SEP], [CLS], '.', ',' and the like: special tokens and punctuation, which carry little of a text's meaning."""
         bare = self._text(token).removesuffix("</w>").strip("▁ĠĊ# \n\t")
         return token in self.special or all(unicodedata.category(character)[0] in "PZC" for character in bare)
-
-
-def printable(text: str) -> str:
-    """Control characters spelled out: a token must not move a terminal's cursor or tear a table."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from quietformer.architectures.layout import Block, Watch, find_blocks
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.inject import apply_attention_, attention_cores, remove_attention_
+from quietformer.config.attention import AttentionSpec
 from quietformer.errors import UnsupportedModelError
-from quietformer.families.layout import Block, Watch, find_blocks
-from quietformer.specs import AttentionSpec
 
 
 @dataclass
@@ -35,6 +35,7 @@ class AttentionRecord:
 
 
 SiteListener = Callable[[str, int, Tensor], None]
+
 AttentionListener = Callable[[int, AttentionRecord], None]
 
 

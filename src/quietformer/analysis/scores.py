@@ -9,12 +9,14 @@ import math
 import torch
 from torch import Tensor
 
-from quietformer.data.tasks import IGNORED
+from quietformer.data.token_labels import IGNORED
 
 CHUNK = 2**22
 """So many logits are turned into float64 at a time: 32 MB, however large the vocabulary."""
+
 BROKEN = -1
 """The prediction where logits are NaN or infinite; it agrees with nothing."""
+
 TIE = 1e-6
 """Two neighbours this close in cosine are equally near; float32 does not tell them apart."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from quietformer.results.labels import label
+
 RANGE_SITES = (
     "ffn_output",
     "ffn_residual",
@@ -14,10 +16,14 @@ RANGE_SITES = (
     "ffn_norm",
     "attention_norm",
 )
+
 BROKEN_BITS = 3.0
 """Bits left to the bulk of a tensor below which per-tensor INT8 loses it; a normal distribution keeps about 7.3."""
+
 WORRYING_BITS = 6.0
+
 HEAVY_KURTOSIS = 100.0
+
 FEW_TOKENS = 500
 
 
@@ -59,22 +65,6 @@ def span(layers: list[int]) -> str:
         else:
             parts.append([layer])
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-
-
-LABELS = {
-    "ffn_output": "FFN outputs",
-    "ffn_residual": "residual sums after the FFN",
-    "ffn_norm": "LayerNorm outputs at the FFN",
-    "block_output": "block outputs",
-    "attention_output": "attention outputs",
-    "attention_residual": "residual sums after attention",
-    "attention_norm": "LayerNorm outputs at attention",
-}
-
-
-def label(site: str) -> str:
-    """`ffn_output` as people say it."""
-    return LABELS.get(site, site.replace("_", " "))
 
 
 def _range_claim(figures: dict[str, Any], affected: list[dict[str, Any]]) -> str:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from quietformer.attention.masks import LateMask, read_mask, traced
-from quietformer.attention.normalizer import Normalizer
+from quietformer.attention.normalizers.base import Normalizer
+from quietformer.config.attention import AttentionSpec, HeadGeometry
 from quietformer.errors import UnsupportedModelError
-from quietformer.specs import AttentionSpec, HeadGeometry
 
 TAPS = ("query", "key", "value", "scores", "probabilities", "gate", "context")
 
@@ -35,6 +35,10 @@ class LayerCall:
     read: int = 0  # tokens whose gates were given out, for layers that attend chunk by chunk
 
 
+class Tap(nn.Module):
+    """What stands in a tensor's way to act on it, as a quantizer does; where nothing acts, an identity stands."""
+
+
 class AttentionCore(nn.Module):
     """Attention of one layer as its spec describes it."""
 
@@ -43,7 +47,7 @@ class AttentionCore(nn.Module):
         self.spec = spec
         self.geometry = geometry
         self.input_name = input_name
-        self.normalizer = spec.normalizer.build(geometry)
+        self.normalizer: Normalizer = spec.normalizer.build(geometry)
         # Not "gate": loading some mixtures of experts renames whatever is called so.
         self.gating = None if spec.gate is None else spec.gate.build(geometry)
         # Identities without state: recorders hook them, quantizers take their place.

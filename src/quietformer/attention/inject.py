@@ -14,13 +14,13 @@ from transformers.cache_utils import Cache
 from transformers.utils.output_capturing import _active_collector
 
 from quietformer.attention.adapters import find_swappable
+from quietformer.attention.adapters.class_swap import Adapter
 from quietformer.attention.core import AttentionCore, LayerCall
 from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
 from quietformer.attention.masks import late_mask
-from quietformer.attention.swap import Adapter
+from quietformer.config.attention import AttentionSpec
+from quietformer.config.recorded_changes import METHOD, changes_of, record_changes_, refuse_foreign_quantization
 from quietformer.errors import QuietformerError, UnsupportedModelError
-from quietformer.section import METHOD, check_unquantized, model_spec, write_section_
-from quietformer.specs import AttentionSpec
 
 ENCODER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 """What cross-attention calls the states it looks at."""
@@ -53,7 +53,7 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
     for part in model.modules():
         # Parts are saved and loaded by themselves too (the text model of CLIP), so each carries the section.
         if isinstance(part, PreTrainedModel) and any(True for _ in attention_cores(part)):
-            write_section_(part, model_spec(part).model_copy(update={"attention": spec}))
+            record_changes_(part, changes_of(part).model_copy(update={"attention": spec}))
     if others := find_other_attention(model):
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         warnings.warn(f"left as it is, not being on transformers' attention interface: {shown}", stacklevel=2)
@@ -73,7 +73,7 @@ def remove_attention_(model: nn.Module) -> None:
         for config, implementation in part.__dict__.pop("_quietformer_previous", []):
             config._attn_implementation_internal = implementation
         if isinstance(part, PreTrainedModel):
-            write_section_(part, model_spec(part).model_copy(update={"attention": None}))
+            record_changes_(part, changes_of(part).model_copy(update={"attention": None}))
 
 
 def attention_cores(model: nn.Module) -> Iterator[tuple[str, AttentionCore]]:
@@ -126,7 +126,7 @@ def _check_model(model: nn.Module, layers: list[AttentionLayer], adapters: list[
     name = type(model).__name__
     bare = all(adapter.bare for adapter in adapters)
     if isinstance(model, PreTrainedModel):
-        check_unquantized(model)
+        refuse_foreign_quantization(model)
     elif layers or not bare or any(isinstance(module, PreTrainedModel) for module in model.modules()):
         raise UnsupportedModelError(
             f"{name} is not a transformers model; apply to the whole model inside, before wrapping it"
@@ -143,7 +143,7 @@ def _check_not_quantized(model: nn.Module) -> None:
     """Quantizers stand in the taps then, calibrated for this attention."""
     if any(not isinstance(tap, nn.Identity) for _, core in attention_cores(model) for tap in core.taps.values()):
         raise QuietformerError(
-            f"{type(model).__name__} is quantized; take the quantizers out with quietformer.quant.calibrate.dequantize_ first"
+            f"{type(model).__name__} is quantized; take the quantizers out with quietformer.dequantize_ first"
         )
 
 
@@ -211,6 +211,7 @@ def _config(module: nn.Module) -> Any:
 
 # The mask function matters as much as the attention: without one a causal model silently stops being causal.
 AttentionInterface.register(METHOD, quiet_attention)
+
 AttentionMaskInterface.register(METHOD, late_mask)
 
 

@@ -12,18 +12,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from quietformer.config.attention import HeadGeometry
 from quietformer.errors import UnsupportedModelError
-from quietformer.specs import HeadGeometry
 
 CORE = "quiet"
 """The name under which a layer holds its core, so `...attention.self.quiet.gating.weight` in a state dict."""
+
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_q_heads", "heads", "n_head")
+
 HEAD_WIDTHS = ("v_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "head_channels")
+
 INPUT_PROJECTIONS = (
     "q_proj", "query", "q", "q_a_proj", "q_lin", "linear_q", "qkv", "qkv_proj", "Wqkv", "Wq", "wq", "to_q", "c_attn",
     "q_attn", "query_key_value", "in_proj", "query_proj", "q_content_proj",
 )  # fmt: skip
+
 OUTPUT_PROJECTIONS = (
     "o_proj", "out_proj", "o", "out_lin", "linear_out", "c_proj", "proj", "dense", "Wo", "wo", "to_out",
     "projection_layer",

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.output import working
+from quietformer.cli.progress import working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
@@ -43,27 +43,29 @@ def convert(
     with working("starting"):
         import torch
 
-        import quietformer as qf
-        from quietformer.data.inputs import tokenizer_of
-        from quietformer.section import model_spec
-        from quietformer.sources import gguf_file, open_model
-        from quietformer.specs import gates, normalizers
+        from quietformer.architectures.patch_norm import add_patch_norm_
+        from quietformer.attention.inject import apply_attention_, attention_cores
+        from quietformer.config.attention import AttentionSpec, gates, normalizers
+        from quietformer.config.recorded_changes import changes_of
+        from quietformer.data.tokenizers import tokenizer_of
+        from quietformer.models.open import gguf_file, open_model
+        from quietformer.models.save import save
 
         named: dict[str, Any] = {"normalizer": normalizers.read(attention)} if attention else {}
         if gate:
             named["gate"] = None if gate == "none" else gates.read(gate)
     with working(f"loading {model}"):
         opened = open_model(model, trust_remote_code=trust_remote_code)
-    spec = (model_spec(opened).attention or qf.AttentionSpec()).model_copy(update=named)
+    spec = (changes_of(opened).attention or AttentionSpec()).model_copy(update=named)
     torch.manual_seed(seed)
     before = sum(parameter.numel() for parameter in opened.parameters())
     if named:
-        qf.apply_attention_(opened, spec)
+        apply_attention_(opened, spec)
     if patch_norm:
-        qf.add_patch_norm_(opened)
+        add_patch_norm_(opened)
     with working(f"writing {out}"):
         # The files of a folder are copied; those of a GGUF file have to be made.
-        qf.save(opened, out, processor=tokenizer_of(model) if gguf_file(model) else None)
+        save(opened, out, processor=tokenizer_of(model) if gguf_file(model) else None)
     added = sum(parameter.numel() for parameter in opened.parameters()) - before
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     figures = {
@@ -72,7 +74,7 @@ def convert(
         "attention": spec.to_dict(),
         "patch_norm": patch_norm,
         "seed": seed,
-        "layers": sum(1 for _ in qf.attention_cores(opened)),
+        "layers": sum(1 for _ in attention_cores(opened)),
         "parameters_before": before,
         "parameters_added": added,
         "bytes": size,

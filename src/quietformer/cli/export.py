@@ -7,8 +7,7 @@ from typing import Any
 
 import typer
 
-from quietformer.analysis.provenance import command_line, versions
-from quietformer.cli.output import Steps, working
+from quietformer.cli.progress import Steps, working
 from quietformer.cli.quantization import (
     ActsOption,
     BalanceOption,
@@ -35,6 +34,7 @@ from quietformer.cli.quantization import (
 from quietformer.cli.quantize import check_out
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
+from quietformer.results.provenance import command_line, versions
 
 
 def export(
@@ -83,8 +83,8 @@ def export(
     check_place(json_path)
     with working("starting"):
         try:
-            from quietformer.export.onnx import INTEGER, export_onnx
-            from quietformer.export.session import OnnxModel
+            from quietformer.deployment.onnx_export import INTEGER, export_onnx
+            from quietformer.deployment.onnx_runtime import OnnxModel
         except ImportError:
             raise QuietformerError("export needs ONNX and onnxruntime; pip install quietformer[onnx]") from None
         from quietformer.analysis.evaluate import evaluate
@@ -110,9 +110,9 @@ def export(
 
 def _check_not_calibrated_otherwise(context: typer.Context, opened: Any, model: str) -> None:
     """A folder that is quantized already is what it is; an option that asks for something else would be ignored."""
-    from quietformer.section import model_spec
+    from quietformer.config.recorded_changes import changes_of
 
-    if model_spec(opened).quantized is None:
+    if changes_of(opened).quantized is None:
         return
     for name in ("bits", "weights", "acts", "per_channel", "keep", "balance", "gate", "head"):
         source = context.get_parameter_source(name)
@@ -126,10 +126,10 @@ def _check_not_calibrated_otherwise(context: typer.Context, opened: Any, model: 
 def _quantized(model: Any, source: str, data: Any, task: str, spec: Any, balance: bool) -> tuple[dict[str, Any], Any]:
     """The figures of the simulation; a model that comes quantized is taken as it is."""
     from quietformer.analysis.evaluate import evaluate, reference_run
-    from quietformer.quant.calibrate import floating_point
-    from quietformer.section import model_spec
+    from quietformer.config.recorded_changes import changes_of
+    from quietformer.quant.calibration import floating_point
 
-    quantized = model_spec(model).quantized
+    quantized = changes_of(model).quantized
     if quantized is None:
         found = quantize_model(model, source, data, task, spec, seeds=1, search=False, balance=balance)
         return found.figures | {"kind": "export"}, found.reference
@@ -156,10 +156,10 @@ def _quantized(model: Any, source: str, data: Any, task: str, spec: Any, balance
 
 
 def _baselines(model: Any, data: Any, task: str, reference: Any, steps: Steps) -> list[dict[str, Any]]:
-    from quietformer.export.baselines import compare_baselines
-    from quietformer.section import model_spec
+    from quietformer.config.recorded_changes import changes_of
+    from quietformer.deployment.baselines import compare_baselines
 
-    quantized = model_spec(model).quantized
+    quantized = changes_of(model).quantized
     assert quantized is not None
     spec = quantized.spec
     return compare_baselines(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from quietformer.cli.output import progress_bar, working
-from quietformer.data.inputs import batches_of
+from quietformer.cli.progress import progress_bar, working
+from quietformer.data.model_inputs import batches_of
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json, write_text
 
@@ -43,8 +43,8 @@ def inspect(
 ) -> None:
     """Find the outliers of MODEL, say what they mean, and write a page."""
     with working("starting"):
+        from quietformer.models.open import open_model
         from quietformer.report.page import write_page
-        from quietformer.sources import open_model
     if page.suffix.lower() not in (".html", ".htm"):
         raise QuietformerError(f"--page takes a name ending in .html, got {page}")
     places = [page, json_path or page.with_suffix(".json"), *([card] if card else [])]
@@ -81,7 +81,7 @@ def inspect(
         write_text(card, card_fragment(report))
     if figures_dir is not None:
         with working("drawing"):
-            from quietformer.report.figures import draw_figures
+            from quietformer.report.plots import draw_figures
 
             drawn = draw_figures(report, figures_dir)
         print(f"{len(drawn)} pictures in {figures_dir}")
@@ -90,7 +90,7 @@ def inspect(
 def _inspect_one(
     model: PreTrainedModel, source: str, batches: list[Any], tokenizer: Any, count: int, interventions: bool
 ) -> dict[str, Any]:
-    from quietformer.analysis.inspect import inspect as run
+    from quietformer.analysis.inspection import inspect as run
     from quietformer.analysis.interventions import intervene
 
     token_text = None if tokenizer is None else lambda token: str(tokenizer.convert_ids_to_tokens(token))

@@ -17,16 +17,27 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
 app.command("variants")(variants.variants)
+
 app.command("inspect")(inspect.inspect)
+
 app.command("quantize")(quantize.quantize)
+
 app.command("export")(export.export)
+
 app.command("convert")(convert.convert)
+
 app.command("train")(train.train)
+
 app.command("retrofit")(retrofit.retrofit)
+
 app.command("compare")(study.compare)
+
 app.command("sweep")(study.sweep)
+
 app.command("recipes")(recipes.recipes)
+
 app.command("paper")(paper.paper)
 
 

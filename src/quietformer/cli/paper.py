@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.output import working
+from quietformer.cli.progress import working
 from quietformer.files import check_place, write_json
 
 

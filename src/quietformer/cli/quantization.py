@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quietformer.analysis.provenance import command_line, versions
-from quietformer.cli.output import Steps, working
+from quietformer.cli.progress import Steps, working
 from quietformer.errors import QuietformerError
+from quietformer.results.provenance import command_line, versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from quietformer.analysis.evaluate import Reference
-    from quietformer.data.calibration import CalibrationData
-    from quietformer.quant.plan import QuantPlan
-    from quietformer.specs import QuantSpec
+    from quietformer.config.quantization import QuantSpec
+    from quietformer.data.calibration_data import CalibrationData
+    from quietformer.quant.placement import QuantPlan
 
 BitsOption = Annotated[str, typer.Option("--bits", metavar="WxAy", help="Bits of weights and activations, 2 to 16.")]
+
 WeightsOption = Annotated[
     str, typer.Option("--weights", metavar="ESTIMATOR", help="Range of weights: minmax, mse, percentile.")
 ]
+
 ActsOption = Annotated[
     str,
     typer.Option(
@@ -31,7 +33,9 @@ ActsOption = Annotated[
         help="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
     ),
 ]  # fmt: skip
+
 PerChannelOption = Annotated[bool, typer.Option("--per-channel", help="A scale for each output channel of a weight.")]
+
 KeepOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,6 +43,7 @@ KeepOption = Annotated[
         help="Leave sites in floating point, or give them BITS; e.g. '*.ffn_output=16'.",
     ),
 ]  # fmt: skip
+
 BalanceOption = Annotated[
     bool,
     typer.Option(
@@ -46,24 +51,35 @@ BalanceOption = Annotated[
         help="Bring the features of a post-norm model's residual sums to a like size first; it stays the same model.",
     ),
 ]
+
 GateOption = Annotated[bool, typer.Option("--gate", help="Also quantize what gates give.")]
+
 HeadOption = Annotated[bool, typer.Option("--head", help="Also quantize the head.")]
+
 TextsOption = Annotated[Path | None, typer.Option("--texts", metavar="FILE", help="Text, one paragraph a line.")]
+
 EvalTextsOption = Annotated[
     Path | None, typer.Option("--eval-texts", metavar="FILE", help="Other text to evaluate on.")
 ]
+
 DatasetOption = Annotated[
     str, typer.Option("--dataset", metavar="NAME", help="Texts of a dataset (hub name or folder).")
 ]
+
 ImagesOption = Annotated[
     Path | None, typer.Option("--images", metavar="DIR", help="Images; class folders give labels.")
 ]
+
 SequencesOption = Annotated[int, typer.Option("--sequences", min=2, help="Sequences or images to evaluate on.")]
+
 CalibrationOption = Annotated[int, typer.Option("--calibration", min=1, help="Batches to calibrate on.")]
+
 BatchSizeOption = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time.")]
+
 LengthOption = Annotated[
     int | None, typer.Option("--length", min=3, help="Tokens of a sequence; 128, or as many as fit.")
 ]
+
 TrustOption = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
 
@@ -89,7 +105,7 @@ class Options:
     balance: bool
 
     def spec(self) -> QuantSpec:
-        from quietformer.specs import QuantRule, QuantSpec, estimators, parse_bits
+        from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits
 
         weight_bits, activation_bits = parse_bits(self.bits)
         return QuantSpec(
@@ -110,7 +126,7 @@ class Options:
             raise QuietformerError("--eval-texts goes with text, not with --images")
 
     def data(self, model: PreTrainedModel, source: str, task: str) -> CalibrationData:
-        from quietformer.data.calibration import calibration_data
+        from quietformer.data.calibration_data import calibration_data
 
         return calibration_data(
             model, source, task, texts=self.texts, eval_texts=self.eval_texts, dataset=self.dataset, images=self.images,
@@ -132,9 +148,9 @@ class Quantized:
 def open_source(source: str, options: Options, trust_remote_code: bool) -> tuple[PreTrainedModel, CalibrationData, str]:
     """The model, its data and its task."""
     with working(f"loading {source}"):
-        from quietformer.analysis.inspect import check_finite
-        from quietformer.analysis.task import task_of
-        from quietformer.sources import open_model
+        from quietformer.analysis.inspection import check_finite
+        from quietformer.architectures.task import task_of
+        from quietformer.models.open import open_model
 
         model = open_model(source, trust_remote_code=trust_remote_code)
         check_finite(model)
@@ -147,14 +163,14 @@ def quantize_model(
     balance: bool,
 ) -> Quantized:  # fmt: skip
     """Plan, place, calibrate and evaluate, with a word on what is going on."""
-    from quietformer.analysis.cost import SCALES
     from quietformer.analysis.evaluate import reference_run
-    from quietformer.analysis.outliers import printable
-    from quietformer.analysis.quantization import measure_seeds, search_estimator
-    from quietformer.families.gained import gained_norms
-    from quietformer.quant.balance import balance_
-    from quietformer.quant.calibrate import quantize_
-    from quietformer.section import model_spec
+    from quietformer.analysis.quantized_quality import measure_seeds, search_estimator
+    from quietformer.config.recorded_changes import changes_of
+    from quietformer.quant.calibration import quantize_
+    from quietformer.results.cost import SCALES
+    from quietformer.results.labels import printable
+    from quietformer.transforms.balance import balance_
+    from quietformer.transforms.gains import gained_norms
 
     with Steps() as steps:
         total = len(data.evaluation)
@@ -172,7 +188,7 @@ def quantize_model(
             spec = spec.model_copy(update={"activations": chosen})
             plan.spec = spec
         measured = measure_seeds(model, data, reference, seeds, steps)
-    attention = model_spec(model).attention
+    attention = changes_of(model).attention
     evaluation = reference.evaluation
     figures = {
         "version": 1,

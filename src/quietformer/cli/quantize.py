@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.output import Steps, working
+from quietformer.cli.progress import Steps, working
 from quietformer.cli.quantization import (
     ActsOption,
     BalanceOption,
@@ -74,8 +74,8 @@ def quantize(
     json_path = json_path or (None if plan_only else page.with_suffix(".json"))
     _check(options, page, json_path, out, overwrite, model)
     with working("starting"):
-        from quietformer.analysis.quantization import describe_sites, measure_sensitivity
-        from quietformer.quant.calibrate import plan_quantization
+        from quietformer.analysis.quantized_quality import describe_sites, measure_sensitivity
+        from quietformer.quant.calibration import plan_quantization
         from quietformer.report.page import write_page
 
         spec = options.spec()
@@ -97,8 +97,8 @@ def quantize(
     print(f"\npage {page}, figures {json_path}")
     if out is not None:
         with working(f"writing {out}"):
-            from quietformer.checkpoint import save
-            from quietformer.sources import gguf_file
+            from quietformer.models.open import gguf_file
+            from quietformer.models.save import save
 
             save(opened, out, processor=data.tokenizer if gguf_file(model) else None)
         print(
@@ -161,7 +161,7 @@ def _print(found: Quantized) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from quietformer.analysis.quantization import in_words
+    from quietformer.analysis.quantized_quality import in_words
 
     console = Console(highlight=False, markup=False)
     figures, primary = found.figures, found.figures["primary"]

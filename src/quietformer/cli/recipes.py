@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from quietformer.cli.output import working
+from quietformer.cli.progress import working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
@@ -21,7 +21,7 @@ def recipes(
     if variant and not name:
         raise QuietformerError("--variant goes with a recipe; quietformer recipes NAME --variant VARIANT")
     with working("reading"):
-        from quietformer.train.recipe_files import as_yaml, built_in_recipes, read_recipe
+        from quietformer.config.recipe_files import as_yaml, built_in_recipes, read_recipe
 
         chosen = [name] if name else built_in_recipes()
         found = {key: read_recipe(key, variant=variant) for key in chosen}

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.output import Told, working
+from quietformer.cli.progress import Told, working
 from quietformer.cli.quantization import shown
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
@@ -85,12 +85,12 @@ def retrofit(
     if out.is_dir() and Path(model).is_dir() and out.samefile(model):
         raise QuietformerError(f"{out} is MODEL itself; choose another place")
     with working("starting"):
-        from quietformer.recipe import Source
+        from quietformer.config.recipe import Source
         from quietformer.report.page import write_page
-        from quietformer.study.retrofit import RetrofitOptions
-        from quietformer.study.retrofit import retrofit as heal
-        from quietformer.train.interrupt import StoppedError
-        from quietformer.train.retrofit_recipe import attention_for_pretrained
+        from quietformer.training.interrupt import StoppedError
+        from quietformer.workflows.retrofit import RetrofitOptions
+        from quietformer.workflows.retrofit import retrofit as heal
+        from quietformer.workflows.retrofit_recipe import attention_for_pretrained
 
         attention_for_pretrained(attention, gate)  # a typo is told before anything is loaded
 

@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quietformer.cli.output import Told, working
+from quietformer.cli.progress import Told, working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
 if TYPE_CHECKING:
-    from quietformer.study.design import Study
+    from quietformer.config.study import Study
 
 PAGE, FIGURES = "report.html", "figures"
+
 WIDE = 160
 
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="So many runs at a time, each in a process of its own.")]
+
 RayOption = Annotated[
     str, typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: its address, 'auto', or 'local'.")
 ]
+
 RetryOption = Annotated[bool, typer.Option("--retry", help="Run again what failed before.")]
+
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Also write the figures here.")]
 
 
@@ -57,8 +61,8 @@ def compare(
     """Train variants of a recipe under equal conditions, quantize and export each, and set them side by side."""
     check_place(json_path)
     with working("starting"):
-        from quietformer.study.design import Measures, Study
-        from quietformer.train.recipe_files import DEFAULT, read_changes, read_recipe
+        from quietformer.config.recipe_files import DEFAULT, read_changes, read_recipe
+        from quietformer.config.study import Measures, Study
 
         name = recipe or DEFAULT
         there = read_recipe(name)
@@ -102,7 +106,7 @@ def sweep(
     if not file:
         return _list_studies(json_path)
     with working("starting"):
-        from quietformer.study.design import find_study, read_study
+        from quietformer.config.study import find_study, read_study
 
         study = read_study(find_study(file))
     return _run(study, out, jobs, ray, retry, json_path)
@@ -110,7 +114,7 @@ def sweep(
 
 def _list_studies(json_path: Path | None) -> None:
     with working("starting"):
-        from quietformer.study.design import built_in_studies, find_study, read_study
+        from quietformer.config.study import built_in_studies, find_study, read_study
 
         known = {name: read_study(find_study(name)) for name in built_in_studies()}
     write_json(json_path, {name: study.to_dict() for name, study in known.items()})
@@ -121,10 +125,10 @@ def _list_studies(json_path: Path | None) -> None:
 
 def _run(study: Study, place: Path | None, jobs: int, ray: str, retry: bool, json_path: Path | None) -> None:
     with working("starting"):
+        from quietformer.config.study import folder_name
         from quietformer.report.page import write_page
-        from quietformer.study.design import folder_name
-        from quietformer.study.study import run_study
-        from quietformer.train.interrupt import StoppedError
+        from quietformer.study.run import run_study
+        from quietformer.training.interrupt import StoppedError
     out = place or Path(folder_name(study.name))
     if ray and jobs > 1:
         raise QuietformerError("give --jobs or --ray, not both")
@@ -147,7 +151,7 @@ def _run(study: Study, place: Path | None, jobs: int, ray: str, retry: bool, jso
 
 def _draw(figures: dict[str, Any], folder: Path) -> bool:
     """Plots as files, where matplotlib is there to draw them."""
-    from quietformer.report.study_figures import draw_study
+    from quietformer.report.study_plots import draw_study
 
     try:
         return bool(draw_study(figures, folder))
@@ -163,7 +167,7 @@ def print_study(figures: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from quietformer.study.table import columns, failures, label, legend
+    from quietformer.results.study_table import columns, failures, label, legend
 
     # A file or a pipe has no edge to break lines at.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.output import working
+from quietformer.cli.progress import working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
@@ -39,15 +39,15 @@ def train(
         raise QuietformerError("say where the run goes: --out DIR (or --plan, to see what it would take)")
     first = os.environ.get("RANK", "0") == "0"
     with working("starting", show=first):
-        from quietformer.train.recipe_files import DEFAULT, read_recipe
-        from quietformer.train.run_folder import recipe_in
+        from quietformer.config.recipe_files import DEFAULT, read_recipe
+        from quietformer.training.run_folder import recipe_in
 
         there = recipe_in(out) if out.is_dir() and not recipe else None
         if there is not None and (variant or changes):
             raise QuietformerError(f"{out} has its recipe already; --variant and --set are for a new run")
         chosen = there or read_recipe(recipe or DEFAULT, variant=variant, changes=changes)
-        from quietformer.train.interrupt import StoppedError
-        from quietformer.train.run import train as run
+        from quietformer.training.interrupt import StoppedError
+        from quietformer.training.run import train as run
     try:
         figures = run(chosen, out, say=_say if first else lambda text: None)
     except StoppedError as stopped:
@@ -66,8 +66,9 @@ def _say(text: str) -> None:
 
 def _plan(recipe: str, variant: str, changes: list[str], devices: int, measure: bool, json_path: Path | None) -> None:
     with working("planning"):
-        from quietformer.train.plan import plan, print_plan
-        from quietformer.train.recipe_files import DEFAULT, read_recipe
+        from quietformer.cli.plan_table import print_plan
+        from quietformer.config.recipe_files import DEFAULT, read_recipe
+        from quietformer.training.plan import plan
 
         figures = plan(
             read_recipe(recipe or DEFAULT, variant=variant, changes=changes), devices=devices, measure=measure

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from quietformer.cli.output import working
+from quietformer.cli.progress import working
 from quietformer.files import write_json
 
 if TYPE_CHECKING:
-    from quietformer.specs import Registry, Spec
+    from quietformer.config.registry import Registry
+    from quietformer.config.spec import Spec
 
 
 def variants(
@@ -24,7 +25,7 @@ def variants(
     from rich.text import Text
 
     with working("starting"):
-        from quietformer.specs import gates, normalizers
+        from quietformer.config.attention import gates, normalizers
 
         listing = {"normalizers": _describe(normalizers), "gates": _describe(gates)}
     console = Console(highlight=False)

@@ -1,1 +1,1 @@
-"""Text and images as batches a model takes."""
+"""Text and images as batches that a model takes."""

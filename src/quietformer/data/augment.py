@@ -6,12 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from quietformer.config.recipe import AugmentRecipe
 from quietformer.data.randaugment import brightness, contrast, load_kornia, rand_augment, saturation
-from quietformer.recipe import AugmentRecipe
+
 
 # B batch, C channels, H height, W width, N classes
-
-
 class BatchAugment:
     """A recipe's augmentation of whole batches, on the device they are on.
 

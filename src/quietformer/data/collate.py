@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from quietformer.architectures.forward import Batch
 from quietformer.data.passages import padded
-from quietformer.data.positions import MASKS, Row, generator
-from quietformer.data.tasks import IGNORED, MASKED_SHARE, REPLACED_SHARE
+from quietformer.data.row_order import MASKS, Row, generator
+from quietformer.data.token_labels import IGNORED, MASKED_SHARE, REPLACED_SHARE
 from quietformer.errors import QuietformerError
 
 Collate = Callable[[list[Row]], dict[str, Tensor]]
@@ -84,3 +85,19 @@ class ImageBatch:
             "labels": torch.tensor([row["labels"] for row in rows]),
             "positions": torch.tensor([row["position"] for row in rows]),
         }
+
+
+def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: int, *, labelled: bool) -> list[Batch]:
+    """Some of the rows as the model takes them, to measure it on, with what it should answer if that is asked for."""
+    batches = []
+    for begin in range(0, len(places), size):
+        some = list(places[begin : begin + size])
+        taken = [row | {"position": place} for row, place in zip(rows.take(some, None), some, strict=True)]
+        batch = collate(taken)
+        batch.pop("positions", None)
+        if "pixel_values" in batch:
+            batch["pixel_values"] = batch["pixel_values"] * 2 - 1
+        if not labelled:
+            batch.pop("labels", None)
+        batches.append(batch)
+    return batches

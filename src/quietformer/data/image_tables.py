@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quietformer.config.recipe import Source
+from quietformer.config.spec import nearest
 from quietformer.data.images import class_order, open_image
 from quietformer.errors import QuietformerError, in_one_line
-from quietformer.recipe import Source
-from quietformer.specs import nearest
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,18 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quietformer.config.recipe import AugmentRecipe, Source
 from quietformer.data.image_tables import read_hub, read_tables, table_files
 from quietformer.data.images import class_order, digit_images, image_paths, open_image
 from quietformer.errors import QuietformerError
-from quietformer.recipe import AugmentRecipe, Source
 
 if TYPE_CHECKING:
     from PIL import Image
 
 ASPECTS = (3 / 4, 4 / 3)
 """Width over height of random crops, as Inception was trained."""
+
 TRIES = 10
 """Crops are drawn so often before one that does not fit gives way to the largest central one."""
+
 DIGITS = 1797
 """So many scikit-learn has; `digit_images` would repeat them after that."""
 

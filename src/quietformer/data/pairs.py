@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quietformer.data.corpora import joined, read_rows
+from quietformer.config.recipe import DataRecipe, Source
+from quietformer.data.text_sources import joined, read_rows
 from quietformer.errors import QuietformerError
-from quietformer.recipe import DataRecipe, Source
 
 if TYPE_CHECKING:
     from datasets import Dataset

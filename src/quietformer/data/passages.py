@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from quietformer.data.corpora import TEXTS_AT_ONCE, Packer, fingerprint
-from quietformer.data.positions import ORDER, PASSAGES, Positions, Row, Rows, generator
+from quietformer.config.recipe import DataRecipe
+from quietformer.data.packing import TEXTS_AT_ONCE, Packer, fingerprint
+from quietformer.data.row_order import ORDER, PASSAGES, Positions, Row, Rows, generator
 from quietformer.errors import QuietformerError
-from quietformer.recipe import DataRecipe
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
 SENTENCES = (1, 1, 2, 3, 6)
 """So many sentences a passage has, each as likely: half of them are short."""
+
 SHORTEST = 3
 """A leftover of fewer tokens says nothing."""
+
 BATCHES_SORTED = 8
 """So many batches are sorted by length together: little padding, and still a random order."""
 

@@ -16,12 +16,14 @@ from torch import Tensor
 from quietformer.errors import QuietformerError
 
 # B batch, C channels, H height, W width
-
 HIGHEST = 30
+
 PROBABILITY = 0.5
 """An operation that was drawn takes place with this probability, as in timm, whose magnitude 9 of 10 is 27 here."""
+
 GREY = 0.5
 """What comes in from beyond the border."""
+
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 

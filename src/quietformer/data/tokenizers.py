@@ -3,9 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
+
+if TYPE_CHECKING:
+    pass
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "bpe.codes")
+
+
+def padding_of(tokenizer: Any) -> int:
+    """The token that fills a batch up; any will do where the tokenizer has none, since it is masked."""
+    return tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+
+
+def tokenizer_of(source: str) -> Any:
+    """The tokenizer that came with the model."""
+    from transformers import AutoTokenizer
+
+    from quietformer.models.open import alone, gguf_file, resolve
+
+    if (file := gguf_file(source)) is not None:
+        try:
+            with alone(file) as place:
+                return AutoTokenizer.from_pretrained(**place)
+        except Exception as error:  # whatever a damaged file makes transformers stumble over
+            raise QuietformerError(f"{source} has no tokenizer that loads: {in_one_line(error, 200)}") from None
+    folder = Path(resolve(source))
+    # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
+    if folder.is_dir() and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):
+        raise QuietformerError(f"{source} has no tokenizer; save one into the folder")
+    try:
+        return (
+            AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            if folder.is_dir()
+            else AutoTokenizer.from_pretrained(source)
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        missing = "" if folder.is_dir() else "is not a folder here, nor a hub id that can be reached, or "
+        raise QuietformerError(f"{source} {missing}has no tokenizer that loads; save one into the folder") from None
+
 
 SPECIAL = {
     "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",

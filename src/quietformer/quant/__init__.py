@@ -1,3 +1,1 @@
-"""Quantization: affine arithmetic, range estimators, placement, calibration, sensitivity."""
-
-from quietformer.quant import estimators as estimators  # registers the estimators
+"""Quantization: affine arithmetic, range estimators, placement, insertion, calibration, sensitivity."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 MIN_BITS, MAX_BITS = 2, 16
+
 SMALLEST_SCALE = float(torch.finfo(torch.float32).tiny)
 """A scale below this is subnormal: processors may flush it to zero, and dividing by it overflows."""
 

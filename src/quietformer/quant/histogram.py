@@ -9,11 +9,15 @@ from torch import Tensor
 
 COARSE_BITS = 6
 """Mantissa bits that `histogram` keeps unless told: bins 1/64 of the value wide."""
+
 COARSE_BINS = 2 << (8 + COARSE_BITS)
+
 FINE_BITS = 8
 """Mantissa bits that `Histogram` keeps: bins 1/256 = 0.39 % of the value wide."""
+
 OCTAVES = 24
 """How far below the largest magnitude `Histogram` tells values from zero: float32 cannot add what is smaller."""
+
 CHUNK = 1 << 20  # values whose codes are made at once, so that they stay in the cache
 
 

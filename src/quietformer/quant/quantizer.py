@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from quietformer.attention.core import Tap
 from quietformer.errors import QuietformerError, SpecError
 from quietformer.quant.affine import fake_quantize, levels, qparams
 from quietformer.quant.estimators.base import RangeEstimator
 
 MARK = "quietformer::Site"
+
 marking: ContextVar[bool] = ContextVar("marking", default=False)
 """Whether our own exporter is at work, which wants marks where quantizers stand; any other gets what they compute."""
+
 _CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]))?")
 
 
@@ -39,7 +42,7 @@ class Grid:
         return cls(int(match[2]), match[1] == "s", None if match[3] is None else int(match[3]))
 
 
-class Quantizer(nn.Module):
+class Quantizer(Tap):
     """Rounds what passes to its grid; `mode` says whether it does, watches, or lets pass."""
 
     scale_pattern: Tensor

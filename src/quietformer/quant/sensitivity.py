@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from quietformer.architectures.forward import Batch, run
 from quietformer.errors import QuietformerError
-from quietformer.forward import run
 from quietformer.quant.affine import fake_quantize
-from quietformer.quant.calibrate import Batch, floating_point, set_mode_
-from quietformer.quant.place import quantizers, weight_of
-from quietformer.quant.plan import QuantPlan
+from quietformer.quant.calibration import floating_point, set_mode_
+from quietformer.quant.insertion import quantizers, weight_of
+from quietformer.quant.placement import QuantPlan
 from quietformer.quant.quantizer import Quantizer
 
 Measure = Callable[[], float]

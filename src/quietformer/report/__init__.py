@@ -1,1 +1,1 @@
-"""One self-contained HTML page, pictures and a card, all from recorded figures."""
+"""Reports as pages, plots and model cards; reads results and nothing else of ours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quietformer.analysis.verdict import label
+from quietformer.results.labels import label
 
 
 def card_fragment(figures: dict[str, Any]) -> str:

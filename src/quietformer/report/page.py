@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.files import write_text
-from quietformer.report.slim import slim
+from quietformer.report.page_data import slim
 
 SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
 """Where the frame of every page takes what is particular to one."""
+
 ASSETS = {
     "inspect": ("shared", "drawing", "inspect"),
     "quantize": ("shared", "quantize"),

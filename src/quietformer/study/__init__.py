@@ -1,1 +1,1 @@
-"""Models set side by side: before and after, one variant and another."""
+"""Many trials: comparisons, sweeps, and the tables of the paper."""

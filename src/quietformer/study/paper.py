@@ -12,25 +12,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from quietformer.config.recipe_files import BUILT_IN, built_in_recipes, find_recipe, parse_yaml
+from quietformer.config.spec import nearest
+from quietformer.config.study import BITS, VARIANT, short
 from quietformer.errors import SpecError, in_one_line
-from quietformer.specs import nearest
-from quietformer.study.design import BITS, VARIANT, short
+from quietformer.results.study_table import columns
 from quietformer.study.paper_items import DOCUMENTS, ITEMS, Item
-from quietformer.study.table import columns
-from quietformer.train.recipe_files import BUILT_IN, built_in_recipes, find_recipe, parse_yaml
 
 DATA = BUILT_IN / "paper" / "figures.json"
+
 RESULTS = BUILT_IN / "small" / "results"
 """Studies that we have run, as `compare` and `sweep` write them with --json."""
+
 STUDY = "study.json"
+
 NEEDED = {"name", "study", "sentence", "rows", "command", "versions"}
+
 BASELINE = "vanilla"
+
 TITLES = {
     "fp16": "FP16", "fp32": "FP32", "inf": "max inf norm", "kurtosis": "avg kurtosis", "w8a8": "W8A8",
     "ln_gamma_wd": "LN gamma wd", "patch_ln": "patch LN", "weight_ranges": "weight ranges",
     "gated_linear": "linear gate", "gated_mlp": "MLP gate",
 }  # fmt: skip
+
 NOT_RUN, NOTHING = "not run here", "nothing to run"
+
 HOW = (
     "DIR is a folder of your own. The paper measures on all of its validation data; compare and sweep take a part of it "
     "unless --sequences, or measures.sequences in the file, asks for more."
@@ -111,8 +118,6 @@ def _shows(study: dict[str, Any]) -> bool:
 
 
 # ---- the paper's
-
-
 def _quotes() -> Quotes:
     """As the files have them: a recipe read in full would need torch."""
     found: Quotes = []
@@ -187,8 +192,6 @@ def commands(item: Item, runs: dict[str, list[str]]) -> list[str]:
 
 
 # ---- ours
-
-
 def family_of(name: str) -> str:
     """`bert`, `opt` or `vit` among the words of a name; nothing if it has none of them. A Llama stands beside OPT, as causal."""
     words = [{"llama": "opt"}.get(word, word) for word in re.findall("[a-z]+", Path(name).stem.lower())]
@@ -249,8 +252,6 @@ def _size(study: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- in words
-
-
 def quoted(value: Any) -> str:
     """A figure of the paper's as the data file has it: mean ± standard deviation where there are two, else a list."""
     if isinstance(value, list):

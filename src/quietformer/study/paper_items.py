@@ -40,6 +40,7 @@ recipe: paper/bert-mnli
 grid: {data.length: [128]}
 measures: {pages: true}
 """
+
 ALPHA = """\
 recipe: paper/bert-6l
 grid:
@@ -47,15 +48,22 @@ grid:
   data.length: [32, 64, 128, 192, 256]
 seeds: [0, 1]
 """
+
 VARIANTS, STRETCH = frozenset({"variant"}), frozenset({"gamma", "zeta"})
+
 OPT_RANGES = (
     "For OPT the paper takes MSE ranges of weights and the best of several estimators for activations; compare takes "
     "min-max, so each run is quantized once more. RUN is a folder under runs, FILE a text file."
 )
+
 PAIRS = "The sweep leaves inspect.html in its run folder: outliers and heads, over pairs of MNLI-m."
+
 TEXTS = "FILE holds sentences of MNLI-m, one a line; inspect joins them to running text."
+
 PICTURES, STEPS = "docs/inspect.md", "docs/speed.md"
+
 DOCUMENTS = {PICTURES: "pictures of small models", STEPS: "ratios of single training steps, not hours"}
+
 IMAGES = "IMAGES is a folder with the validation images of ImageNet-1K."
 
 

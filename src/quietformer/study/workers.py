@@ -27,19 +27,23 @@ from typing import Any
 
 import torch
 
+from quietformer.config.recipe import Recipe
+from quietformer.config.study import Measures, Trial
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import write_json
-from quietformer.recipe import Recipe
-from quietformer.study.design import Measures, Trial
-from quietformer.study.trial import TRIAL, Tell, finished_trial, run_trial, trial_key
-from quietformer.train.interrupt import StoppedError
+from quietformer.training.interrupt import StoppedError
+from quietformer.workflows.trial import TRIAL, Tell, finished_trial, run_trial, trial_key
 
 RUNS, FAILED, ELSEWHERE, LOGS, TASKS, MARK = "runs", "failed", "elsewhere", "logs", ".tasks", ".study"
 """In the folder of a study: its runs; why some failed; figures of those whose folder is on another machine; what processes
 said, and what they were to do; and what tells the folder from another of the same name."""
+
 POLL = 0.5
+
 STOPPED = 130
+
 CONNECTED_WITHIN = 10.0
+
 NODE_DEATHS = 3
 """How often a run is begun again because the node or the process it was in is gone."""
 

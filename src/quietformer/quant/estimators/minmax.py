@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.quant.estimators.base import RangeEstimator, WidestRange, extremes
-from quietformer.specs import EstimatorSpec, estimators
 
 
 class MinMaxEstimator(WidestRange):

@@ -8,18 +8,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.quant.affine import levels
 from quietformer.quant.estimators.base import ChannelRanges, RangeEstimator, extremes
 from quietformer.quant.estimators.mse_binned import BinnedError
 from quietformer.quant.estimators.mse_rows import RowsError, RowsErrorAtBestZeroPoint
 from quietformer.quant.estimators.mse_search import ErrorOfSteps, best_steps
 from quietformer.quant.histogram import Histogram
-from quietformer.specs import EstimatorSpec, estimators
 
 FEW = 1 << 14
 """Up to so many values are kept: the error curve of few values is jagged, and only they themselves can tell its least."""
+
 ROWS_AT_ONCE = 1 << 22  # values of a weight searched side by side, which bounds the memory
+
 LAST_BITS_WITH_EVERY_ZERO_POINT = 8
+
 FEW_LEVELS_BITS = 4
 
 

@@ -19,6 +19,7 @@ from quietformer.quant.histogram import FINE_BITS, Histogram
 
 CELL_BITS = 10
 """Up to so many bits each cell of the grid is summed; above, the bins are too wide to tell the cells apart."""
+
 ZERO_POINTS = 256  # tried above CELL_BITS
 
 

@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.quant.estimators.base import ChannelRanges, RangeEstimator, extremes
 from quietformer.quant.histogram import Histogram
-from quietformer.specs import EstimatorSpec, estimators
 
 
 class PercentileEstimator(RangeEstimator):

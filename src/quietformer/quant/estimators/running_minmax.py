@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
+from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.quant.estimators.base import RangeEstimator, extremes, wider
-from quietformer.specs import EstimatorSpec, estimators
 
 
 class RunningMinMaxEstimator(RangeEstimator):

@@ -1,0 +1,246 @@
+"""`inspect`: everything there is to say of a model's outliers, from one pass over some batches."""
+
+# B sequences, T tokens, d features
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.analysis.attention_patterns import AttentionPictures
+from quietformer.analysis.heads import MEASURES, HeadTally, head_measures
+from quietformer.analysis.metrics import SiteFigures
+from quietformer.analysis.outliers import OutlierTally, TokenNames
+from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
+from quietformer.analysis.verdict import verdict
+from quietformer.architectures.forward import in_eval_mode, run
+from quietformer.architectures.layout import Watch, final_norm, find_blocks, find_residuals, headline, is_post_norm
+from quietformer.config.recorded_changes import changes_of
+from quietformer.errors import QuietformerError
+from quietformer.results.labels import printable
+
+REPORT_VERSION = 1
+
+TALLIED = (
+    "attention_output", "attention_residual", "attention_norm", "ffn_output", "ffn_residual", "ffn_norm", "block_output"
+)  # fmt: skip
+
+
+class OutlierReport:
+    """The figures of an inspection: a plain mapping, from which page, card and pictures are made."""
+
+    def __init__(self, figures: dict[str, Any]) -> None:
+        self.figures = figures
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.figures["verdict"]
+        return found
+
+    def site(self, name: str, layer: int) -> dict[str, Any]:
+        return next(row for row in self.figures["sites"] if row["site"] == name and row["layer"] == layer)
+
+
+class Inspection:
+    """Running figures of one model over batches."""
+
+    def __init__(self, names: TokenNames | None = None, picture_sequences: int = 2) -> None:
+        self.names = names or TokenNames(None)
+        self.sites: dict[tuple[str, int], SiteFigures] = {}
+        self.tallies: dict[tuple[str, int], OutlierTally] = {}
+        self.heads: dict[int, HeadTally] = {}
+        self.pictures = AttentionPictures(picture_sequences)
+        self.sequences = 0
+        self.tokens = 0
+        self._valid: Tensor | None = None
+        self._token_ids: Tensor | None = None
+
+    def begin(self, batch: dict[str, Tensor]) -> None:
+        self._valid = batch["attention_mask"].bool().cpu() if "attention_mask" in batch else None
+        self._token_ids = batch["input_ids"].cpu() if "input_ids" in batch else None
+        first = next(iter(batch.values()))
+        self.sequences += len(first)
+        self.tokens += int(self._valid.sum()) if self._valid is not None else 0
+        self.pictures.begin(self._token_ids, self._valid, batch.get("pixel_values"))
+
+    def on_site(self, site: str, layer: int, x: Tensor) -> None:
+        x_BTd = self._by_sequence(x.cpu())
+        if x_BTd.dim() != 3:
+            return
+        valid = self._valid if self._valid is not None and self._valid.shape == x_BTd.shape[:2] else None
+        outlier_BTd = torch.zeros_like(x_BTd, dtype=torch.bool)
+        for row, values in enumerate(x_BTd):
+            kept = slice(None) if valid is None or bool(valid[row].all()) else valid[row]
+            outlier_BTd[row, kept] = self._add(site, layer, values[kept])
+        if site in TALLIED and bool(outlier_BTd.any()):
+            tally = self.tallies.setdefault((site, layer), OutlierTally(x_BTd.shape[-1]))
+            tally.add(x_BTd, outlier_BTd, self._token_ids)
+        if site in ("ffn_output", "ffn_residual"):
+            self.pictures.on_site(site, layer, outlier_BTd)
+
+    def on_attention(self, layer: int, seen: AttentionRecord) -> None:
+        pairs = visible_pairs(seen, self._valid)
+        queries = pairs.any(-1)  # (B, 1, Q)
+        self._add_masked("query", layer, seen.query, queries[..., None])
+        self._add_masked("key", layer, seen.key, pairs.any(-2)[..., None])
+        self._add_masked("value", layer, seen.value_BHKD, pairs.any(-2)[..., None])
+        self._add_masked("scores", layer, seen.scores, pairs)
+        self._add_masked("probabilities", layer, seen.probabilities_BHQK, pairs)
+        by_query = queries[:, 0, :, None, None]
+        self._add_masked("context", layer, seen.context_BQHD, by_query)
+        if seen.gate is not None:
+            self._add_masked("gate", layer, seen.gate, by_query)
+        self.on_heads(layer, seen)
+        self.pictures.on_attention(layer, seen)
+
+    def on_heads(self, layer: int, seen: AttentionRecord) -> None:
+        pairs = visible_pairs(seen, self._valid)
+        gate = None if seen.gate is None else seen.gate.mean(-1)
+        tally = self.heads.setdefault(layer, HeadTally.empty(seen.probabilities_BHQK.shape[1], gated=gate is not None))
+        tally.add(head_measures(seen.probabilities_BHQK, seen.value_BHKD, seen.context_BQHD, gate, pairs))
+
+    def _add_masked(self, site: str, layer: int, x: Tensor, valid: Tensor) -> None:
+        """Only what is valid of each sequence; `valid` broadcasts over x."""
+        for row, values in enumerate(x):
+            real = valid[row].expand_as(values)
+            self._add(site, layer, values if bool(valid[row].all()) else values[real])
+
+    def _add(self, site: str, layer: int, values: Tensor) -> Tensor:
+        figures = self.sites.setdefault((site, layer), SiteFigures()).add(values)
+        if not math.isfinite(figures.variance):
+            raise QuietformerError(f"{site} of layer {layer} holds NaN or infinity; the model is broken or overflows")
+        return figures.outlier
+
+    def _by_sequence(self, x: Tensor) -> Tensor:
+        """OPT flattens to (B*T, d) before its FFN: sequences are put back together."""
+        if x.dim() == 2 and self._token_ids is not None and len(x) == self._token_ids.numel():
+            return x.view(*self._token_ids.shape, -1)
+        return x
+
+
+def inspect(
+    model: nn.Module,
+    batches: Iterable[dict[str, Tensor]],
+    *,
+    token_text: Callable[[int], str] | None = None,
+    special_tokens: Iterable[int] = (),
+    name: str = "",
+    picture_sequences: int = 2,
+    progress: Callable[[int], None] = lambda done: None,
+) -> OutlierReport:
+    """Run the batches through the model and report its outliers; the model is left as it was."""
+    if not isinstance(model, PreTrainedModel):
+        raise QuietformerError(f"{type(model).__name__} is not a transformers model")
+    check_finite(model)
+    blocks = find_blocks(model)
+    if not blocks:
+        raise QuietformerError(f"{type(model).__name__} has no transformer blocks to inspect")
+    inspection = Inspection(TokenNames(token_text, frozenset(special_tokens)), picture_sequences)
+    with in_eval_mode(model), with_cores(model) as seen, torch.no_grad():
+        watches: list[Watch] | None = None
+        residuals: list[Watch] = []
+        for batch in batches:
+            if watches is None:
+                residuals = find_residuals(blocks, partial(run, model, {k: v[:1] for k, v in batch.items()}))
+                watches = [watch for block in blocks for watch in block.watches()] + residuals
+            on_attention = inspection.on_attention if seen else None
+            inspection.begin(batch)
+            with (
+                record(model, inspection.on_site, on_attention, watches=watches),
+                _watch_final_norm(model, inspection, len(blocks)),
+            ):
+                run(model, batch)
+            progress(inspection.sequences)
+    if not inspection.sequences:
+        raise QuietformerError("there are no sequences to inspect; give some text or images")
+    figures = _figures(model, inspection, printable(name), residuals, seen=seen)
+    figures["verdict"] = verdict(figures)
+    return OutlierReport(figures)
+
+
+def check_finite(model: nn.Module) -> None:
+    """NaN in the weights makes every figure NaN; better to name the tensor."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise QuietformerError(f"{name} holds NaN or infinity; the checkpoint is broken")
+
+
+def _figures(
+    model: PreTrainedModel, inspection: Inspection, name: str, residuals: list[Watch], *, seen: bool
+) -> dict[str, Any]:
+    blocks = find_blocks(model)
+    heads = next((len(tally.sums["sink"]) for tally in inspection.heads.values()), None)
+    chosen = headline(model.config.model_type, residuals)
+    sites = [
+        {"site": site, "layer": layer, **figures.to_dict()}
+        for (site, layer), figures in sorted(inspection.sites.items(), key=lambda item: (item[0][1], item[0][0]))
+    ]
+
+    def d_head(tally: OutlierTally) -> int | None:
+        return len(tally.by_dimension) // heads if heads and len(tally.by_dimension) % heads == 0 else None
+
+    return {
+        "version": REPORT_VERSION,
+        "model": {
+            "name": name or printable(str(model.config.name_or_path)) or type(model).__name__,
+            "class": type(model).__name__,
+            "type": model.config.model_type,
+            "layers": len(blocks),
+            "heads": heads,
+            "width": getattr(model.config, "hidden_size", None),
+            "parameters": model.num_parameters(),
+            "attention": spec.label if (spec := changes_of(model).attention) else "softmax" if seen else "its own",
+            "attention_seen": seen,
+            "post_norm": is_post_norm(residuals),
+        },
+        "data": {"sequences": inspection.sequences, "tokens": inspection.tokens},
+        "headline": {"source": chosen.source, **_headline(chosen.infinity, chosen.kurtosis, sites)},
+        "sites": sites,
+        "outliers": [
+            {"site": site, "layer": layer, **tally.to_dict(inspection.names, d_head(tally))}
+            for (site, layer), tally in sorted(inspection.tallies.items(), key=lambda item: (item[0][1], item[0][0]))
+        ],
+        "heads": [{"layer": layer, **tally.to_dict()} for layer, tally in sorted(inspection.heads.items())],
+        "head_measures": MEASURES,
+        "pictures": inspection.pictures.to_dict(inspection.names.text),
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _headline(infinity: str, kurtosis: tuple[str, ...], sites: list[dict[str, Any]]) -> dict[str, Any]:
+    norms = [row["infinity_norm"] for row in sites if row["site"] == infinity]
+    averaged = [row["kurtosis"] for row in sites if row["site"] in kurtosis and row["kurtosis"] is not None]
+    return {
+        "infinity_site": infinity,
+        "infinity_norm": max(norms, default=None),
+        "kurtosis_sites": list(kurtosis),
+        "kurtosis": sum(averaged) / len(averaged) if averaged else None,
+    }
+
+
+@contextlib.contextmanager
+def _watch_final_norm(model: nn.Module, inspection: Inspection, layer: int) -> Iterator[None]:
+    norm = final_norm(model)
+
+    def after(_: nn.Module, args: Any, output: Tensor) -> None:
+        inspection.on_site("final_norm", layer, output.detach())
+
+    handle = None if norm is None else norm.register_forward_hook(after)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()

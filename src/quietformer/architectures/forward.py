@@ -1,0 +1,50 @@
+"""One forward pass: the batch as the model takes it, modes as they were afterwards, errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from quietformer.errors import QuietformerError, in_one_line
+
+Batch = dict[str, Tensor]
+"""What a model is called with: tensors by the names of its arguments."""
+
+
+def fitting(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch on the model's device without labels; encoder-decoders get their input as the decoder's as well."""
+    first = next(model.parameters(), None)
+    device = None if first is None else first.device
+    moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in batch.items() if name != "labels"}
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and "input_ids" in moved:
+        moved.setdefault("decoder_input_ids", moved["input_ids"])
+    return moved
+
+
+def run(model: nn.Module, batch: dict[str, Any]) -> Any:
+    """What the model gives for the batch; a model that does not take it is the user's to know, in one line."""
+    try:
+        return model(**fitting(model, batch))
+    except QuietformerError:
+        raise
+    # Whatever somebody else's forward stumbles over; NotImplementedError is what transformers raises for inputs it lacks.
+    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
+        text = in_one_line(error, 200)
+        raise QuietformerError(
+            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
+        ) from error
+
+
+@contextlib.contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards every module is in the mode it was in, frozen parts included."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(False)
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,1 @@
+"""Gates, one file for each; a new file registers itself."""

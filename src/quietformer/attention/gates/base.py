@@ -1,0 +1,89 @@
+"""Gated attention (the paper's section 4.2): a head's output times sigmoid(G(x)) of the layer's input x."""
+
+# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.config.attention import GateSpec
+
+PRETRAINED_WEIGHT_STD = 0.01
+"""The paper's spread of gate weights when fine-tuning: small, so that the gate starts near its bias."""
+
+FEW_OUTPUTS = 64
+"""Of all heads: with more of them the zeros of one product for all cost more than products for each."""
+
+
+class SigmoidGateSpec(GateSpec):
+    """What every gate shares: how open it starts, and what its sigmoid is multiplied by."""
+
+    pi_init: float = Field(default=0.5, gt=0, lt=1, description="how open the gate starts: sigmoid(bias)")
+    scale: float = Field(
+        default=1.0, gt=0, description="multiplies the gate; 1/pi_init starts a pretrained model as it was"
+    )
+    weight_std: float | None = Field(
+        default=None, ge=0, description="normal spread of the weights; by default uniform by fan-in"
+    )
+
+    @classmethod
+    def for_pretrained(cls, *, pi_init: float = 0.5, **fields: Any) -> Self:
+        """The paper's setting for fine-tuning: gates that start at about one."""
+        settings: dict[str, Any] = {"pi_init": pi_init, "scale": 1 / pi_init, "weight_std": PRETRAINED_WEIGHT_STD}
+        return cls(**(settings | fields))
+
+    @property
+    def bias_init(self) -> float:
+        return math.log(self.pi_init / (1 - self.pi_init))
+
+
+class Gate(nn.Module):
+    """scale * sigmoid(G(x)); subclasses give G."""
+
+    def __init__(self, spec: SigmoidGateSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def logits(self, inputs_BQd: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, inputs_BQd: Tensor) -> Tensor:
+        logits = self.logits(inputs_BQd)
+        return self.spec.scale * torch.sigmoid(logits.to(accumulation_dtype(logits.dtype)))
+
+    def _weight(self, *shape: int, fan_in: int) -> nn.Parameter:
+        weight = torch.empty(shape)
+        if self.spec.weight_std is None:
+            nn.init.uniform_(weight, -(fan_in**-0.5), fan_in**-0.5)
+        else:
+            nn.init.normal_(weight, std=self.spec.weight_std)
+        return nn.Parameter(weight)
+
+    def _bias(self, *shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.full(shape, self.spec.bias_init))
+
+
+def for_all_features(weight_Hfn: Tensor) -> Tensor:
+    """One map a head on its own features, as one map (H n, d) on all of them, zero elsewhere.
+
+    Heads one by one are many small products; zeros in a single one cost less than starting them.
+    """
+    n_heads, features, outputs = weight_Hfn.shape
+    own_HH = torch.eye(n_heads, dtype=weight_Hfn.dtype, device=weight_Hfn.device)
+    spread_HnHf = own_HH[:, None, :, None] * weight_Hfn.transpose(1, 2)[:, :, None]
+    return spread_HnHf.reshape(n_heads * outputs, n_heads * features)
+
+
+def per_head(inputs_BQd: Tensor, weight_Hfn: Tensor, bias_Hn: Tensor) -> Tensor:
+    """Each head's map of its slice of the input, as the paper has it: (B, Q, H, n)."""
+    if bias_Hn.numel() > FEW_OUTPUTS:
+        x_BQHf = inputs_BQd.reshape(*inputs_BQd.shape[:-1], *weight_Hfn.shape[:2])
+        return torch.einsum("bqhf,hfn->bqhn", x_BQHf, weight_Hfn) + bias_Hn
+    mapped = nn.functional.linear(inputs_BQd, for_all_features(weight_Hfn), bias_Hn.flatten())
+    return mapped.reshape(*mapped.shape[:-1], *bias_Hn.shape)

@@ -1,0 +1,36 @@
+"""One gate per output feature."""
+
+# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from quietformer.attention.gates.base import Gate, SigmoidGateSpec, per_head
+from quietformer.config.attention import HeadGeometry, gates
+from quietformer.errors import SpecError
+
+
+class ElementwiseGateModule(Gate):
+    """One gate for each output feature, from the features of its own head."""
+
+    def __init__(self, spec: ElementwiseGate, geometry: HeadGeometry) -> None:
+        super().__init__(spec)
+        if geometry.d_value is None:
+            raise SpecError(
+                "the elementwise gate needs the width of a head's output, which this layer does not tell; use linear"
+            )
+        features = geometry.features_per_head("the elementwise gate")
+        self.weight = self._weight(geometry.n_heads, features, geometry.d_value, fan_in=features)
+        self.bias = self._bias(geometry.n_heads, geometry.d_value)
+
+    def logits(self, inputs_BQd: Tensor) -> Tensor:
+        return per_head(inputs_BQd, self.weight, self.bias)
+
+
+@gates.register("elementwise")
+class ElementwiseGate(SigmoidGateSpec):
+    """A gate for each feature of a head's output instead of one for the head."""
+
+    def build(self, geometry: HeadGeometry) -> Gate:
+        return ElementwiseGateModule(self, geometry)

@@ -1,0 +1,1 @@
+"""Normalizers, one file for each; a new file registers itself."""

@@ -1,0 +1,180 @@
+"""Clipped softmax (the paper's equation 4): exact zeros and ones from finite scores."""
+
+# B batch, H heads, Q queries, K keys
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.attention.kernels.blocked import Clipping, clipped_attention
+from quietformer.attention.kernels.flex import flex_clipped_attention
+from quietformer.attention.masks import Causal, visible_keys
+from quietformer.attention.normalizers.base import Normalizer
+from quietformer.attention.normalizers.softmax import masked_softmax
+from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
+from quietformer.errors import QuietformerError
+
+DEFAULT_ALPHA = 4.0
+
+WORTH_BLOCKS = 2**16
+"""Weights of a sequence below which it costs less to hold them."""
+
+IDLE_FORWARDS = 200
+"""Training forwards without progress after which a warm-up says that nobody moves it."""
+
+
+def stretch_and_clip(probs: Tensor, gamma: Tensor | float, zeta: float) -> Tensor:
+    """clip((zeta - gamma) * p + gamma, 0, 1)."""
+    return torch.clamp((zeta - gamma) * probs + gamma, 0.0, 1.0)
+
+
+def count_keys(visible: Tensor, by: Literal["sequence", "row"]) -> Tensor:
+    """How many keys there are, shaped to broadcast over BHQK: for the whole sequence, or for each query's row.
+
+    A key no query can see is padding and does not count, so padding a batch changes nothing.
+    """
+    counted = visible if by == "row" else visible.any(dim=-2, keepdim=True)
+    return counted.sum(dim=-1, keepdim=True)
+
+
+def fits(query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: Tensor | None) -> bool:
+    """Whether shapes are what they should be and the weights are many; the rest is for the plain core to take or refuse."""
+    n_batch, n_heads, n_queries, _ = query_BHQD.shape
+    n_keys = key_BHKD.shape[2]
+    shape = (n_batch, n_heads, n_queries, n_keys)
+    alike = key_BHKD.shape[:2] == (n_batch, n_heads) and value_BHKD.shape[:3] == key_BHKD.shape[:3]
+    sizes = () if mask is None else mask.shape
+    broadcast = len(sizes) <= 4 and all(
+        size in (1, whole) for size, whole in zip(reversed(sizes), reversed(shape), strict=False)
+    )
+    return alike and broadcast and n_heads * n_queries * n_keys >= max(1, WORTH_BLOCKS)
+
+
+def blocks_can_take(*tensors: Tensor) -> bool:
+    """Tensors with memory of their own, and nobody who has to see each operation."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return not watched and all(type(x) in (Tensor, nn.Parameter) and x.device.type != "meta" for x in tensors)
+
+
+class ClippedSoftmaxNormalizer(Normalizer):
+    """clip((zeta - gamma) * softmax(x) + gamma, 0, 1), gamma fixed or -alpha / T, raised from 0 over a warm-up."""
+
+    step: Tensor | None
+
+    def __init__(self, spec: ClippedSoftmax) -> None:
+        super().__init__()
+        self.spec = spec
+        # The progress is a buffer so that the state dict is the whole truth; without a warm-up there is none to keep.
+        self._idle = 0
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64) if spec.warmup_steps else None)
+
+    def advance_(self, steps: int = 1) -> None:
+        """Count optimizer steps; forwards do not count, since accumulation and recomputation repeat them."""
+        if self.step is not None:
+            self.step += steps
+
+    def gamma(self, n_keys: Tensor | int, dtype: torch.dtype) -> Tensor | float:
+        """Today's gamma, broadcastable over BHQK."""
+        if self.spec.gamma is not None:
+            gamma: Tensor | float = self.spec.gamma
+        else:
+            # A row that sees nothing has no keys: any finite gamma leaves it at zero.
+            n = n_keys.clamp(min=1).to(dtype) if isinstance(n_keys, Tensor) else max(n_keys, 1)
+            gamma = -self.spec.resolved_alpha / n
+        if self.step is not None:
+            gamma = gamma * (self.step.to(dtype) / self.spec.warmup_steps).clamp(0.0, 1.0)
+        return gamma
+
+    def check_cache(self) -> None:
+        """Refuse a growing key/value cache where it would change what earlier tokens were computed with."""
+        if self.spec.gamma is None and self.spec.keys == "sequence":
+            raise QuietformerError(
+                f"{self.spec} sets gamma by the length of the sequence, which a key/value cache changes at every step; "
+                "use keys='row' or a fixed gamma, or call with use_cache=False"
+            )
+
+    def _notice_idle_warmup(self) -> None:
+        """A run that never tells of its optimizer steps would train with gamma = 0, which is softmax, to the end."""
+        if self.step is None or not self.training or torch.compiler.is_compiling():
+            return
+        self._idle += 1
+        if self._idle == IDLE_FORWARDS and int(self.step) == 0:
+            warnings.warn(
+                f"{self.spec} has not moved in {IDLE_FORWARDS} training steps: gamma is still 0; pass WarmupCallback to the "
+                "Trainer or call advance_warmup_ after each optimizer step",
+                stacklevel=2,
+            )
+
+    def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
+        self._notice_idle_warmup()
+        probs_BHQK = masked_softmax(scores_BHQK, visible)
+        gamma = self._gamma_for(scores_BHQK.shape[-1], visible, probs_BHQK.dtype)
+        return stretch_and_clip(probs_BHQK, gamma, self.spec.zeta)
+
+    def attend(
+        self,
+        query_BHQD: Tensor,
+        key_BHKD: Tensor,
+        value_BHKD: Tensor,
+        *,
+        scaling: float,
+        mask: Tensor | None,
+        causal: Causal | None,
+        dropout: float,
+    ) -> Tensor | None:
+        tensors = (query_BHQD, key_BHKD, value_BHKD)
+        flexible = query_BHQD.is_cuda and not dropout
+        if not fits(*tensors, mask) or not (flexible or blocks_can_take(*tensors)):
+            return None
+        self._notice_idle_warmup()
+        dtype = accumulation_dtype(query_BHQD.dtype)
+        if causal is None:
+            visible = None if mask is None else visible_keys(mask)
+            gamma = self._gamma_for(key_BHKD.shape[2], visible, dtype)
+        else:
+            gamma = self.gamma(causal.count(self.spec.keys), dtype)
+        if isinstance(gamma, Tensor) and gamma.requires_grad:
+            return None
+        clipping = Clipping(gamma, self.spec.zeta, dropout)
+        attention = flex_clipped_attention if flexible else clipped_attention
+        return attention(*tensors, clipping, scaling=scaling, mask=mask, causal=causal)
+
+    def _gamma_for(self, n_keys: int, visible: Tensor | None, dtype: torch.dtype) -> Tensor | float:
+        return self.gamma(n_keys if visible is None else count_keys(visible, self.spec.keys), dtype)
+
+
+@normalizers.register("clipped_softmax")
+class ClippedSoftmax(NormalizerSpec):
+    """Softmax stretched to (gamma, zeta) and clipped to [0, 1]; clipped weights pass no gradient.
+
+    Give gamma, or alpha for gamma = -alpha / T (the paper finds alpha in [2, 4] good across lengths).
+    """
+
+    gamma: float | None = Field(default=None, le=0, description="lower stretch, fixed")
+    zeta: float = Field(default=1.0, ge=1, description="upper stretch")
+    alpha: float | None = Field(
+        default=None, ge=0, description=f"gamma = -alpha / T; {DEFAULT_ALPHA:g} if gamma is not given either"
+    )
+    keys: Literal["sequence", "row"] = Field(
+        default="sequence", description="T: the keys of the sequence, or those visible to each row"
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="optimizer steps over which |gamma| rises from 0")
+
+    @model_validator(mode="after")
+    def _one_source_of_gamma(self) -> ClippedSoftmax:
+        if self.gamma is not None and self.alpha is not None:
+            raise ValueError(f"give gamma or alpha, not both (gamma={self.gamma:g}, alpha={self.alpha:g})")
+        return self
+
+    @property
+    def resolved_alpha(self) -> float:
+        return DEFAULT_ALPHA if self.alpha is None else self.alpha
+
+    def build(self, geometry: HeadGeometry) -> Normalizer:
+        return ClippedSoftmaxNormalizer(self)

@@ -1,0 +1,32 @@
+"""softmax1: a sink whose logit is fixed at zero."""
+
+# B batch, H heads, Q queries, K keys
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from quietformer.attention.kernels.sdpa import sink_attention
+from quietformer.attention.normalizers.base import Normalizer
+from quietformer.attention.normalizers.learned_sink import softmax_with_sink
+from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
+
+
+class Softmax1Normalizer(Normalizer):
+    """exp(x) / (1 + sum exp(x))."""
+
+    def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
+        return softmax_with_sink(scores_BHQK, scores_BHQK.new_zeros(()), visible)
+
+    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor:
+        return sink_attention(query_BHQD, key_BHKD, value_BHKD, None, **how)
+
+
+@normalizers.register("softmax1")
+class Softmax1(NormalizerSpec):
+    """Softmax with 1 added to the denominator: very negative scores give weights near zero."""
+
+    def build(self, geometry: HeadGeometry) -> Normalizer:
+        return Softmax1Normalizer()

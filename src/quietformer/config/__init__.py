@@ -1,0 +1,1 @@
+"""What a user can say: specs, registries, options of the verbs, recipes and studies as YAML."""

@@ -1,0 +1,78 @@
+"""What a saved model's section says: everything that was changed in it, versioned, older formats read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from quietformer.config.attention import AttentionSpec, PatchNormSpec
+from quietformer.config.quantization import QuantizedSpec
+from quietformer.config.spec import Spec, nested
+from quietformer.errors import SpecError
+
+FORMAT_VERSION = 4
+"""Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
+
+
+def _names(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise SpecError(f"gained_norms must be a list of names, got {value!r}")
+    return tuple(value)
+
+
+def _features(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) and isinstance(count, int) and not isinstance(count, bool) and count > 0
+        for name, count in value.items()
+    ):
+        raise SpecError(f"gained_activations must map names to numbers of features, got {value!r}")
+    return dict(value)
+
+
+class ModelChanges(Spec):
+    """Everything Quietformer changed in a model: the section saved with it."""
+
+    attention: Annotated[AttentionSpec | None, BeforeValidator(lambda value: nested(AttentionSpec, value))] = None
+    patch_norm: Annotated[PatchNormSpec | None, BeforeValidator(lambda value: nested(PatchNormSpec, value))] = None
+    gained_norms: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        default=(), description="LayerNorms that multiply what they take in by a gain for each feature"
+    )
+    gained_activations: Annotated[dict[str, int], BeforeValidator(_features)] = Field(
+        default={},
+        description="activation functions that multiply what they give by a gain for each of so many features",
+    )
+    quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
+
+    def to_section(self) -> dict[str, Any]:
+        fields = self.to_dict()
+        # What an earlier format can say is written in it, for earlier releases to read.
+        version = FORMAT_VERSION
+        for newest in ("gained_activations", "gained_norms"):
+            if fields[newest]:
+                break
+            del fields[newest]
+            version -= 1
+        return {"version": version, **fields}
+
+    @classmethod
+    def from_section(cls, section: Any) -> ModelChanges:
+        return cls(**upgrade_section(section))
+
+
+def upgrade_section(section: Any) -> dict[str, Any]:
+    """A saved section in today's form; what is newer than this version is refused, never guessed at."""
+    if not isinstance(section, Mapping):
+        raise SpecError(f"the quietformer section must be a mapping, got {type(section).__name__}")
+    fields = dict(section)
+    version = fields.pop("version", None)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise SpecError(f"the quietformer section has no usable version: {version!r}")
+    if version > FORMAT_VERSION:
+        raise SpecError(
+            f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
+        )
+    # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them; all read
+    # as they are.
+    return fields

@@ -1,0 +1,99 @@
+"""How a model is quantized: bits, range estimators, exceptions."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from quietformer.config.registry import Registry
+from quietformer.config.spec import Spec, nested
+from quietformer.errors import SpecError
+
+
+class EstimatorSpec(Spec):
+    """What chooses the range of a quantizer from the values that pass it."""
+
+    @abstractmethod
+    def build(self, *, bits: int, symmetric: bool, axis: int | None = None) -> Any:
+        """A `RangeEstimator`: a stream that takes tensors in and gives a range, one a channel of `axis` if there is one."""
+
+
+estimators: Registry[EstimatorSpec] = Registry("range estimator", home="quietformer.quant.estimators")
+
+
+class QuantRule(Spec):
+    """Sites whose name or short name matches the pattern get other bits, or none at all."""
+
+    pattern: str = Field(min_length=1, description="shell pattern over site names, e.g. '*.ffn_output'")
+    bits: int | None = Field(default=None, ge=2, le=16, description="None leaves the site in floating point")
+
+    @classmethod
+    def parse(cls, text: str) -> QuantRule:
+        """`*.ffn_output` leaves it in floating point, `*.ffn_output=16` takes 16 bits."""
+        pattern, sign, bits = text.rpartition("=")
+        if not sign:
+            return cls(pattern=text)
+        if not bits.isascii() or not bits.isdigit():
+            raise SpecError(f"cannot read rule {text!r}; write PATTERN or PATTERN=BITS, e.g. '*.ffn_output=16'")
+        return cls(pattern=pattern, bits=int(bits))
+
+    def __str__(self) -> str:
+        return self.pattern if self.bits is None else f"{self.pattern}={self.bits}"
+
+
+def _rules(value: Any) -> Any:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SpecError(f"rules must be a list, got {value!r}")
+    return tuple(rule if isinstance(rule, QuantRule) else QuantRule.parse(rule) for rule in value)
+
+
+def _estimator(name: str) -> Callable[[], EstimatorSpec]:
+    return lambda: estimators[name]()
+
+
+class QuantSpec(Spec):
+    """How a model is quantized: the paper's W8A8 by default, everything but the head and the gates."""
+
+    weight_bits: int = Field(default=8, ge=2, le=16)
+    activation_bits: int = Field(default=8, ge=2, le=16)
+    weights: Annotated[EstimatorSpec, BeforeValidator(lambda value: estimators.read(value))] = Field(
+        default_factory=_estimator("minmax"), description="range estimator of weights"
+    )
+    activations: Annotated[EstimatorSpec, BeforeValidator(lambda value: estimators.read(value))] = Field(
+        default_factory=_estimator("running_minmax"), description="range estimator of activations"
+    )
+    per_channel: bool = Field(default=False, description="one scale for each output channel of a weight")
+    weight_symmetric: bool = True
+    activation_symmetric: bool = False
+    head: bool = Field(default=False, description="also quantize the head")
+    gate: bool = Field(default=False, description="also quantize what a gate gives")
+    rules: Annotated[tuple[QuantRule, ...], BeforeValidator(_rules)] = Field(
+        default=(), description="exceptions by pattern; the last that matches counts"
+    )
+
+    @property
+    def label(self) -> str:
+        """`W8A8`, as papers write it."""
+        return f"W{self.weight_bits}A{self.activation_bits}" + (" with exceptions" if self.rules else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
+
+
+def parse_bits(text: str) -> tuple[int, int]:
+    """Bits of weights and of activations from `w8a8`."""
+    match = re.fullmatch(r"w([0-9]{1,2})a([0-9]{1,2})", text, re.IGNORECASE)
+    if match is None:
+        raise SpecError(f"bits are written like w8a8 or w4a8, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+class QuantizedSpec(Spec):
+    """A quantized model: how it was asked for, and every site with its grid (`u8`, `s8`, `s8@0`)."""
+
+    spec: Annotated[QuantSpec, BeforeValidator(lambda value: nested(QuantSpec, value))]
+    sites: dict[str, str]

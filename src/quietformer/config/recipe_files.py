@@ -1,0 +1,227 @@
+"""Recipes as YAML: found by name or path, built on one another, changed from the command line, written back resolved."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from quietformer.config.recipe import Recipe, is_path
+from quietformer.config.spec import nearest
+from quietformer.errors import SpecError, in_one_line
+from quietformer.files import write_text
+
+BUILT_IN = Path(__file__).parent.parent / "recipes"
+
+DEFAULT = "small/opt"
+
+UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, TypeError, AttributeError)
+"""What yaml raises; the last of a date, a number or a truth value that there is not."""
+
+SHOWN = 80
+"""Characters of a value that an error repeats."""
+
+EXCLUSIVE = (
+    ("training", "steps", "epochs", 0),
+    ("schedule", "warmup_steps", "warmup_epochs", 0),
+    ("attention.normalizer", "gamma", "alpha", None),
+)
+"""Fields of a section of which one is given, and what stands for none: naming one in a change takes the other back."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe, with two of YAML's traps removed: 1e-4 is a number here, and a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} twice", key.start_mark)
+                seen.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Quotes text that `_Loader` would read as a number."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+
+
+def _from_yaml(text: str) -> Any:
+    """Numbers, text, lists and mappings; a tag that would build anything else is an error of the SafeLoader."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def built_in_recipes() -> list[str]:
+    """`paper/bert-base`, `small/opt`, ...; a name that begins with an underscore is only built upon."""
+    found = (path.relative_to(BUILT_IN) for path in BUILT_IN.glob("*/*.yaml") if not path.stem.startswith("_"))
+    return sorted(path.with_suffix("").as_posix() for path in found)
+
+
+def read_recipe(name: str, *, variant: str = "", changes: Iterable[str] = ()) -> Recipe:
+    """A recipe by built-in name or path, with a variant of it and `key=value` changes applied in this order."""
+    path = find_recipe(name)
+    fields = _read(path, seen=())
+    if variant:
+        fields = _with_variant(fields, variant, name)
+    for change in changes:
+        _apply(fields, *_split(change))
+    try:
+        return _recipe(fields)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+
+
+def _recipe(fields: dict[str, Any]) -> Recipe:
+    """What JSON has no word for, and YAML does (dates, infinities), could not be written back."""
+    recipe = Recipe(**fields)
+    try:
+        json.dumps(recipe.to_dict(), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"a value is neither number, text, list nor mapping: {error}") from None
+    return recipe
+
+
+def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+    """The recipe with `key=value` changes applied."""
+    return with_fields(recipe, read_changes(changes))
+
+
+def read_changes(changes: Iterable[str]) -> dict[str, Any]:
+    """Fields and their values from `key=value`."""
+    return dict(map(_split, changes))
+
+
+def with_fields(recipe: Recipe, *several: Mapping[str, Any]) -> Recipe:
+    """The recipe with dotted fields set, in their order, of one mapping after the other."""
+    fields = recipe.to_dict()
+    for values in several:
+        for key, value in values.items():
+            _apply(fields, key, value)
+    return _recipe(fields)
+
+
+def write_recipe(path: Path, recipe: Recipe) -> None:
+    """The resolved recipe, every field written out, so that later defaults cannot change it."""
+    write_text(path, f"# Resolved by quietformer: every field as it was run.\n{as_yaml(recipe)}")
+
+
+def as_yaml(recipe: Recipe) -> str:
+    text: str = yaml.dump(recipe.to_dict(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def find_recipe(name: str) -> Path:
+    return find_file(name, "recipe", BUILT_IN, built_in_recipes())
+
+
+def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
+    """A YAML file as it is named, or one that is built in."""
+    path = Path(name) if is_path(name) else home / f"{name}.yaml"
+    if path.is_file():
+        return path
+    if Path(name).is_dir():
+        raise SpecError(f"{name} is a folder; give a {what} file, or one of {', '.join(built_in)}")
+    if is_path(name):
+        raise SpecError(f"{name} is not there; give a {what} file, or one of {', '.join(built_in)}")
+    hint = f", or {name}.yaml" if Path(f"{name}.yaml").is_file() else ""
+    raise SpecError(f"unknown {what} {name!r}{hint}{nearest(name, built_in)}")
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise SpecError(f"{path} extends itself, by way of {seen[-1].name}")
+    fields = parse_yaml(path)
+    base = fields.pop("extends", None)
+    if base is None:
+        return fields
+    if not isinstance(base, str):
+        raise SpecError(f"{path}: extends names one recipe, got {base!r}")
+    beside = path.parent / base
+    below = _read(beside if is_path(base) and beside.is_file() else find_recipe(base), (*seen, path.resolve()))
+    return _merged(below, fields)
+
+
+def parse_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = _from_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is no text file; give one in YAML") from None
+    except UNREADABLE as error:
+        raise SpecError(f"{path} is not YAML: {in_one_line(error)}") from None
+    if content is None:
+        raise SpecError(f"{path} is empty; it must hold fields and their values")
+    if not isinstance(content, dict):
+        raise SpecError(f"{path} must hold a mapping of fields, got {type(content).__name__}")
+    return {str(key): value for key, value in content.items()}
+
+
+def _with_variant(fields: dict[str, Any], variant: str, recipe: str) -> dict[str, Any]:
+    variants = fields.get("variants") or {}
+    if variant not in variants:
+        raise SpecError(f"{recipe} has no variant {variant!r}{nearest(variant, map(str, variants))}")
+    chosen = variants[variant] or {}
+    if not isinstance(chosen, dict) or not isinstance(chosen.get("set", {}), dict):
+        raise SpecError(f"{recipe}: variant {variant!r} must be a mapping with 'set' and 'paper'")
+    fields = dict(fields, name=f"{fields.get('name', Path(recipe).stem)}-{variant}", variants={})
+    if "paper" in chosen:
+        fields["paper"] = chosen["paper"]
+    for key, value in chosen.get("set", {}).items():
+        _apply(fields, str(key), value)
+    return fields
+
+
+def _split(change: str) -> tuple[str, Any]:
+    key, sign, text = change.partition("=")
+    if not sign or not key.strip():
+        raise SpecError(f"cannot read {change!r}; write KEY=VALUE, e.g. --set training.steps=100")
+    try:
+        return key.strip(), _from_yaml(text)
+    except UNREADABLE:
+        raise SpecError(f"cannot read the value of {change[:SHOWN]!r}") from None
+
+
+def _apply(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set one dotted field, making the mappings on its way copies of their own."""
+    *way, last = key.split(".")
+    place = fields
+    for depth, step in enumerate(way):
+        below = place.get(step)
+        if below is not None and not isinstance(below, dict):
+            raise SpecError(f"cannot set {key}: {'.'.join(way[: depth + 1])} is {below!r}, not a mapping")
+        place[step] = dict(below or {})
+        place = place[step]
+    place[last] = value
+    for section, one, other, none in EXCLUSIVE:
+        if ".".join(way) == section and last in (one, other) and value != none:
+            place.pop(other if last == one else one, None)
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section, field by field; a spec with a kind is replaced whole."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and "kind" not in old and "kind" not in value:
+            for section, one, other, _ in EXCLUSIVE:
+                if key == section and (value.get(one) or value.get(other)):
+                    old = {name: item for name, item in old.items() if name not in (one, other)}
+            value = _merged(old, value)
+        result[key] = value
+    return result

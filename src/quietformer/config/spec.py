@@ -1,0 +1,109 @@
+"""Frozen, self-validating descriptions, with JSON both ways and one-line errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from quietformer.errors import SpecError
+
+if TYPE_CHECKING:
+    pass
+
+LISTED = 24
+"""So many choices are named where none is near; more would not be read."""
+
+
+class Spec(BaseModel):
+    """A frozen, keyword-only, self-validating description; unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+    kind: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    """What an error calls a spec that has no kind; the class's name by default."""
+
+    def __init__(self, /, *values: Any, **fields: Any) -> None:
+        if values:
+            example = next(iter(type(self).model_fields), "field")
+            raise SpecError(f"{type(self).__name__} takes its fields by name: {type(self).__name__}({example}=...)")
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            # from None: pydantic's page of text says nothing that the one line does not.
+            raise SpecError(_one_line(type(self), error)) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, nested specs carrying their registered names."""
+        plain = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+        return {"kind": self.kind, **plain} if self.kind else plain
+
+    def __str__(self) -> str:
+        """The form the command line takes: `clipped_softmax(alpha=4.0)`, defaults left out."""
+        fields = type(self).model_fields.items()
+        given = [(name, getattr(self, name)) for name, field in fields if getattr(self, name) != field.default]
+        return f"{self.kind or type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def nested(cls: type[S], value: Any) -> S | None:
+    if value is None or isinstance(value, cls):
+        return value
+    if isinstance(value, Mapping):
+        return cls(**{str(key): item for key, item in value.items()})
+    raise SpecError(f"{cls.__name__} must be a mapping, got {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.to_dict() if isinstance(value, Spec) else value
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    names = sorted(choices)
+    if not names:
+        return "; it has none"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; choose from {', '.join(names[:LISTED])}{', ...' if len(names) > LISTED else ''}"
+
+
+def _allowed(annotation: Any) -> str:
+    choices = [str(choice) for choice in get_args(annotation) if isinstance(choice, str)]
+    return f"; choose from {', '.join(choices)}" if choices else ""
+
+
+_RELATIONS = {
+    "greater_than": (">", "gt"),
+    "greater_than_equal": (">=", "ge"),
+    "less_than": ("<", "lt"),
+    "less_than_equal": ("<=", "le"),
+}
+
+
+def _one_line(cls: type[Spec], error: ValidationError) -> str:
+    """`clipped_softmax: gamma must be <= 0, got 0.1`: the field, the value and what would be right."""
+    name = cls.kind or cls.title or cls.__name__
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return f"{name} has no field {field!r}{nearest(field, cls.model_fields)}"
+    if first["type"] == "missing":
+        return f"{name}: {field} is missing{_allowed(cls.model_fields[field].annotation)}"
+    if first["type"] in _RELATIONS:
+        sign, key = _RELATIONS[first["type"]]
+        return f"{name}: {field} must be {sign} {first['ctx'][key]:g}, got {first['input']!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    if isinstance(cause := first.get("ctx", {}).get("error"), SpecError) and (field or not cls.kind):
+        return str(cause)  # a nested spec has already named itself
+    return (
+        f"{name}: {field + ': ' if field else ''}{message}, got {first['input']!r}" if field else f"{name}: {message}"
+    )

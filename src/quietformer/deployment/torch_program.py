@@ -1,0 +1,117 @@
+"""The model as one exported graph with its sites marked, batch and length free."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.architectures.forward import in_eval_mode
+from quietformer.errors import QuietformerError, in_one_line, root_of
+from quietformer.quant.quantizer import marking
+
+OPSET = 21
+"""The first in which 16 bit integers can be quantized to."""
+
+OUTPUTS = ("logits", "last_hidden_state")
+
+
+class _OneOutput(nn.Module):
+    """The model by the names of its inputs, giving one tensor."""
+
+    def __init__(self, model: PreTrainedModel, names: list[str], output: str) -> None:
+        super().__init__()
+        self.model = model
+        self.names = names
+        self.output = output
+        accepted = inspect.signature(model.forward).parameters
+        self.fixed: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        result: Tensor = getattr(self.model(**dict(zip(self.names, inputs, strict=True)), **self.fixed), self.output)
+        return result
+
+
+def output_name(model: PreTrainedModel, example: dict[str, Tensor]) -> str:
+    """Which of the model's outputs is exported: its logits if it has a head, its hidden states if not."""
+    with torch.no_grad():
+        result = model(**{name: tensor.to(model.device) for name, tensor in example.items()})
+    for name in OUTPUTS:
+        if isinstance(getattr(result, name, None), Tensor):
+            return name
+    raise QuietformerError(
+        f"{type(model).__name__} gives neither logits nor hidden states, so there is nothing to export"
+    )
+
+
+def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: str) -> ir.Model:
+    """Export by torch; the example must have at least two sequences of at least two tokens, or sizes become fixed."""
+    if model.config.is_encoder_decoder:
+        raise QuietformerError(
+            f"{type(model).__name__} cannot be exported: of an encoder-decoder only its encoder can; export that by itself"
+        )
+    names = list(example)
+    free = torch.export.Dim.DYNAMIC
+    shapes = tuple({0: free} if "pixel" in name else {0: free, 1: free} for name in names)
+    token = marking.set(True)
+    try:
+        with _silent(), in_eval_mode(model), torch.no_grad():
+            program = torch.onnx.export(
+                _OneOutput(model, names, output).eval(),
+                tuple(example.values()),
+                dynamo=True,
+                dynamic_shapes=(shapes,),
+                input_names=names,
+                output_names=[output],
+                opset_version=OPSET,
+                verbose=False,
+            )
+    except QuietformerError:
+        raise
+    except Exception as error:  # whatever the exporter cannot translate
+        raise QuietformerError(
+            f"{type(model).__name__} cannot be exported to ONNX: {in_one_line(root_of(error))}"
+        ) from error
+    finally:
+        marking.reset(token)
+    assert program is not None
+    graph = program.model
+    _name_dimensions(graph, names)
+    return graph
+
+
+def _name_dimensions(model: ir.Model, names: list[str]) -> None:
+    """`batch` and `length`, instead of the exporter's s43 and s53."""
+    renamed: dict[str, str] = {}
+    for value in model.graph.inputs:
+        for position, dimension in enumerate(value.shape or ()):
+            if isinstance(dimension, ir.SymbolicDim) and dimension.value is not None:
+                renamed.setdefault(dimension.value, ("batch", "length")[min(position, 1)])
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([
+                renamed.get(str(d.value), d.value) if isinstance(d, ir.SymbolicDim) else d for d in value.shape
+            ])  # fmt: skip
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """The exporter reports its steps, missing optional packages and deprecations of its own."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

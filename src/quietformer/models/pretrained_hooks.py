@@ -1,0 +1,72 @@
+"""Our part in transformers' `from_pretrained`: modules are put in before the weights arrive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.quantizers.auto import register_quantizer
+from transformers.quantizers.base import HfQuantizer
+
+from quietformer.config.recorded_changes import METHOD, RecordedChanges
+from quietformer.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@register_quantizer(METHOD)
+class ChangesLoader(HfQuantizer):
+    """Our part in `from_pretrained`: nothing is quantized, modules are put in before the weights arrive."""
+
+    quantization_config: RecordedChanges
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+    def is_serializable(self) -> bool:
+        return True
+
+    def update_attn_implementation(self, config: PreTrainedConfig) -> PreTrainedConfig:
+        """Called once the section is read and before weights are looked for: point at our file."""
+        if getattr(config, "_attn_implementation", None) == METHOD:
+            config._attn_implementation = None  # the default, to go back to if our attention is removed
+        if self.quantization_config.weights is not None:
+            config.transformers_weights = self.quantization_config.weights
+        return config
+
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        from quietformer.models.apply_changes import (
+            apply_changes_,  # here, since it needs the models that are importing us
+        )
+
+        apply_changes_(model, self.quantization_config.spec, kwargs.get("checkpoint_files"))
+        self.expected = {name: (t.shape, t.is_floating_point()) for name, t in model.state_dict().items()}
+
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        self._check_loaded(model)
+        # From here on it is an ordinary model: trainers and casts refuse what calls itself quantized.
+        for name in ("hf_quantizer", "is_quantized", "quantization_method"):
+            model.__dict__.pop(name, None)
+        for module in model.modules():
+            if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+                vars(config).pop("_is_quantized", None)
+        vars(model.config).pop("transformers_weights", None)
+        self.quantization_config.weights = (
+            None  # true of the folder, not of the model: `save_pretrained` writes its own name
+        )
+
+    def _check_loaded(self, model: PreTrainedModel) -> None:
+        """transformers takes tensors of any shape for what calls itself quantized, and leaves ours unset if missing."""
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            shape, floating = self.expected.get(name, (tensor.shape, tensor.is_floating_point()))
+            if tensor.shape != shape or tensor.is_floating_point() != floating:
+                raise CheckpointError(
+                    f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype} in the weights, "
+                    f"the model needs shape {tuple(shape)} and {'real' if floating else 'whole'} numbers"
+                )
+            if any(mark in f".{name}" for mark in (".quiet.", ".quant.", ".quiet_gain")) and not getattr(
+                tensor, "_is_hf_initialized", False
+            ):
+                raise CheckpointError(f"{name} is missing from the weights")

@@ -1,0 +1,179 @@
+"""`quantize_` and `calibrate_`: from a spec and some batches to a model on its grids."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.trace import trace
+from quietformer.attention.inject import apply_attention_, attention_cores, remove_attention_
+from quietformer.config.attention import AttentionSpec
+from quietformer.config.quantization import EstimatorSpec, QuantizedSpec, QuantSpec
+from quietformer.config.recorded_changes import changes_of
+from quietformer.errors import QuietformerError
+from quietformer.quant.insertion import place_, quantizers, remove_quantizers_, weight_of, write_sites_
+from quietformer.quant.placement import QuantPlan, make_plan
+from quietformer.quant.quantizer import Quantizer
+
+AGAIN = (
+    "export it as it is, start from the model it was made of, or take the quantizers out with quietformer.dequantize_"
+)
+
+
+def plan_quantization(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
+    """What `quantize_` would do, from one forward pass on the example; the model is left as it was."""
+    _check(model)
+    if changes_of(model).quantized is not None:
+        raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
+    with _cores(model):
+        return _plan(model, spec, example)
+
+
+def quantize_(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
+    """Put quantizers into the model, to be calibrated; a model without a core gets the vanilla one, which has the taps."""
+    _check(model)
+    if changes_of(model).quantized is not None:
+        raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
+    injected = not any(True for _ in attention_cores(model))
+    if injected:
+        apply_attention_(model, AttentionSpec())
+    try:
+        plan = _plan(model, spec, example)
+        place_(model, QuantizedSpec(spec=spec, sites={site.name: str(site.grid) for site in plan.sites}))
+    except BaseException:
+        if injected:
+            remove_attention_(model)
+        raise
+    set_mode_(model, "pass")
+    return plan
+
+
+def dequantize_(model: PreTrainedModel) -> None:
+    """Take the quantizers out; the attention core stays."""
+    if not quantizers(model):
+        raise QuietformerError(f"{type(model).__name__} is not quantized")
+    remove_quantizers_(model)
+
+
+def calibrate_(
+    model: PreTrainedModel, batches: Iterable[Batch], *, progress: Callable[[int], None] = lambda done: None
+) -> None:
+    """Find every range: weights from themselves, activations from what the batches make of them in floating point.
+
+    After an error the model is as it was before, calibrated or not.
+    """
+    quantized = changes_of(model).quantized
+    if quantized is None:
+        raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
+    spec, placed = quantized.spec, quantizers(model)
+    before = {site: (q.mode, q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
+    try:
+        with in_eval_mode(model), torch.no_grad():
+            _observe(model, spec, placed, batches, progress)
+            ranges = {site: quantizer.found_range() for site, quantizer in placed.items()}
+            for site, quantizer in placed.items():
+                quantizer.set_range_(*ranges[site])
+    except BaseException:
+        for site, (mode, scale, zero_point) in before.items():
+            placed[site].mode = mode
+            placed[site].scale_pattern.copy_(scale)
+            placed[site].zero_point.copy_(zero_point)
+        raise
+    finally:
+        for quantizer in placed.values():
+            quantizer.estimator = None
+    set_mode_(model, "quantize")
+
+
+def _observe(
+    model: PreTrainedModel,
+    spec: QuantSpec,
+    placed: dict[str, Quantizer],
+    batches: Iterable[Batch],
+    progress: Callable[[int], None],
+) -> None:
+    for quantizer in placed.values():
+        chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
+        grid = quantizer.grid
+        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=grid.axis)
+        quantizer.mode = "pass" if _is_weight(quantizer.site) else "observe"
+    done = 0
+    for done, batch in enumerate(batches, start=1):
+        for quantizer in placed.values():
+            assert quantizer.estimator is not None
+            quantizer.estimator.begin_batch()
+        run(model, batch)
+        progress(done)
+    if not done:
+        raise QuietformerError("there are no batches to calibrate on; give some text or images")
+    for site, quantizer in placed.items():
+        if _is_weight(site):
+            quantizer._observe(weight_of(model, site))
+
+
+def use_estimators_(
+    model: PreTrainedModel, *, weights: EstimatorSpec | None = None, activations: EstimatorSpec | None = None
+) -> None:
+    """Have the next calibration find ranges in another way; the sites stay."""
+    quantized = changes_of(model).quantized
+    if quantized is None:
+        raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
+    changed = {name: value for name, value in (("weights", weights), ("activations", activations)) if value is not None}
+    write_sites_(model, quantized.model_copy(update={"spec": quantized.spec.model_copy(update=changed)}))
+
+
+def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -> None:
+    """Let the quantizers of these sites (all, if none are named) quantize or let pass."""
+    wanted = None if sites is None else set(sites)
+    for site, quantizer in quantizers(model).items():
+        if wanted is None or site in wanted:
+            quantizer.mode = mode
+
+
+@contextlib.contextmanager
+def floating_point(model: nn.Module) -> Iterator[None]:
+    """The model without its quantizers for a while."""
+    before = {site: quantizer.mode for site, quantizer in quantizers(model).items()}
+    set_mode_(model, "pass")
+    try:
+        yield
+    finally:
+        for site, quantizer in quantizers(model).items():
+            quantizer.mode = before[site]
+
+
+def _is_weight(site: str) -> bool:
+    return site.endswith(":weight")
+
+
+def _plan(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
+    sizes = {len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else None for tensor in example.values()}
+    # Every tensor of the pass is kept until its end; two sequences show as much as many.
+    few = {name: tensor[:2] for name, tensor in example.items()} if len(sizes) == 1 and None not in sizes else example
+    with in_eval_mode(model):
+        return make_plan(model, trace(model, lambda: run(model, few)), spec)
+
+
+@contextlib.contextmanager
+def _cores(model: PreTrainedModel) -> Iterator[None]:
+    if any(True for _ in attention_cores(model)):
+        yield
+        return
+    apply_attention_(model, AttentionSpec())
+    try:
+        yield
+    finally:
+        remove_attention_(model)
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, PreTrainedModel):
+        raise QuietformerError(
+            f"{type(model).__name__} is not a transformers model; quantize the model inside its wrapper"
+        )

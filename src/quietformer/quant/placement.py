@@ -1,0 +1,267 @@
+"""What is quantized, and what is left in floating point and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from quietformer.architectures.layout import find_blocks, head_modules
+from quietformer.architectures.trace import ACTIVATION_FUNCTIONS, COUNTED, MODULE_KINDS, PROJECTIONS, Step, Trace
+from quietformer.attention.core import AttentionCore
+from quietformer.attention.layers import CORE
+from quietformer.config.quantization import QuantRule, QuantSpec
+from quietformer.errors import QuietformerError
+from quietformer.quant.quantizer import Grid
+
+FUSED = "read only by an activation function, quantized after it"
+
+ALWAYS_TAPPED = ("query", "key", "value", "scores", "probabilities", "context")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One tensor with a quantizer."""
+
+    name: str  # the module that owns it and what of it: `encoder.layer.0.output.dense:weight`
+    short: str  # the same in words that every family shares: `0.ffn_output`; the name itself where there are none
+    role: Literal["weight", "activation"]
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One tensor that stays in floating point."""
+
+    name: str
+    why: str
+
+
+@dataclass
+class QuantPlan:
+    """Every tensor of the model that was seen, quantized or not."""
+
+    spec: QuantSpec
+    sites: list[Site] = field(default_factory=list)
+    left: list[LeftOut] = field(default_factory=list)
+
+    def count(self, role: str) -> int:
+        return sum(site.role == role for site in self.sites)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "spec": self.spec.to_dict(),
+            "weights": self.count("weight"),
+            "activations": self.count("activation"),
+            "sites": [
+                {"site": s.name, "short": s.short, "role": s.role, "grid": str(s.grid)} for s in self.sites
+            ],
+            "left": [{"site": item.name, "why": item.why} for item in self.left],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.count('weight')} weights and {self.count('activation')} activations quantized ({self.spec.label})"
+        ]
+        reasons: dict[str, list[str]] = {}
+        for item in self.left:
+            if item.why == FUSED:
+                continue  # every runtime computes it together with what follows
+            reasons.setdefault(item.why, []).append(item.name)
+        for why, names in reasons.items():
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            lines.append(f"left in floating point: {shown} ({why})")
+        return "\n".join(lines)
+
+
+def make_plan(model: PreTrainedModel, seen: Trace, spec: QuantSpec) -> QuantPlan:
+    """Decide for every step of the trace; the same names whichever order modules are called in."""
+    return _Planner(model, seen, spec).plan
+
+
+class _Planner:
+    def __init__(self, model: PreTrainedModel, seen: Trace, spec: QuantSpec) -> None:
+        self.seen = seen
+        self.spec = spec
+        self.plan = QuantPlan(spec)
+        self.chosen: dict[str, Site] = {}
+        self.refused: dict[str, str] = {}
+        self.used_rules: set[QuantRule] = set()
+        self.head = head_modules(model)
+        self.shorts = short_names(model, seen)
+        for index, step in enumerate(seen.steps):
+            self._decide(index, step)
+        self._cover_inputs()
+        self._tell_unused(model)
+        if unused := [str(rule) for rule in spec.rules if rule not in self.used_rules]:
+            raise QuietformerError(
+                f"rule {unused[0]!r} matches no site; 'quietformer quantize MODEL --plan' lists them"
+            )
+        if not self.chosen:
+            raise QuietformerError(f"{type(model).__name__}: nothing is left to quantize under these rules")
+        self.plan.sites = list(self.chosen.values())
+        self.plan.left = [LeftOut(name, why) for name, why in self.refused.items() if name not in self.chosen]
+
+    def _decide(self, index: int, step: Step) -> None:
+        if step.kind in ("projection", "embedding", "norm") and step.module is not None:
+            self._decide_weight(step)
+        if step.kind == "projection":
+            readers = list(self.seen.readers(index))
+            if readers and all(reader.kind == "activation" or _function(reader) for reader in readers):
+                self._refuse(f"{step.site}:output", FUSED)
+            elif readers and all(_tap(reader) in ("query", "key", "value") for reader in readers):
+                pass  # the tap quantizes it
+            else:
+                self._choose(f"{step.site}:output", "activation", step)
+        elif step.kind in ("norm", "activation"):
+            self._choose(f"{step.site}:output", "activation", step)
+        elif step.kind == "tap" and (tap := _tap(step)):
+            owner = step.site.partition(f".{CORE}.")[0]
+            if tap in ALWAYS_TAPPED or (tap == "gate" and self.spec.gate):
+                self._choose(f"{owner}:{tap}", "activation", step)
+            elif tap == "gate":
+                self._refuse(f"{owner}:gate", "gates stay in floating point unless asked for")
+        elif step.kind not in MODULE_KINDS and step.computed and not step.shaping:
+            self._decide_function(step)
+
+    def _decide_function(self, step: Step) -> None:
+        if isinstance(step.module, AttentionCore):
+            return  # its taps are between all that it does
+        if CORE in step.module._modules:  # type: ignore[union-attr]
+            self._refuse(step.site, "between a projection and the attention core, whose taps quantize the result")
+        elif step.masked:
+            self._refuse(step.site, "holds the lowest numbers of a mask")
+        elif step.kind in COUNTED:
+            self._choose(step.site, "activation", step)
+        else:
+            self._refuse(step.site, "a function no rule quantizes")
+
+    def _decide_weight(self, step: Step) -> None:
+        assert step.module is not None
+        weight = step.module._parameters.get("weight")
+        if weight is None and isinstance(getattr(step.module, "weight", None), Tensor):
+            self._refuse(f"{step.site}:weight", "no parameter, but computed (weight norm) or frozen (batch norm)")
+        if weight is None or not weight.is_floating_point():
+            return
+        axis = None
+        if self.spec.per_channel and weight.dim() > 1:
+            # Of an embedding the features: the rows it gives then carry one scale a feature, whatever the token.
+            axis = 1 if isinstance(step.module, (nn.Embedding, Conv1D)) else 0
+        self._choose(f"{step.site}:weight", "weight", step, axis)
+
+    def _cover_inputs(self) -> None:
+        """Every projection reads what is on a grid; where nothing upstream provides that, it gets a quantizer of its own."""
+        for step in self.seen.steps:
+            if step.kind != "projection" or not step.sources:
+                continue
+            origins = [found for source in step.sources for found in self.seen.origins(source)]
+            if not all(self._on_grid(origin) for _, origin in origins):
+                self._choose(f"{step.site}:input", "activation", step)
+
+    def _on_grid(self, step: Step) -> bool:
+        if step.kind == "embedding":
+            return True
+        name = step.site
+        if step.kind == "tap" and (tap := _tap(step)):
+            name = f"{step.site.partition(f'.{CORE}.')[0]}:{tap}"
+        elif step.kind in ("projection", "norm", "activation"):
+            name = f"{step.site}:output"
+        # Left out by a rule: then that is what was asked for.
+        return name in self.chosen or self.refused.get(name, "").startswith("rule ")
+
+    def _choose(self, name: str, role: Literal["weight", "activation"], step: Step, axis: int | None = None) -> None:
+        if name in self.chosen or (name in self.refused and self.refused[name].startswith("rule ")):
+            return
+        if step.module is not None and id(step.module) in self.head and not self.spec.head:
+            self._refuse(name, "the head")
+            return
+        if role == "activation" and step.empty:
+            self._refuse(name, "nothing passed here on such input")
+            return
+        if role == "activation" and step.several and name.endswith(":output"):
+            self._refuse(name, "the module gives several tensors")
+            return
+        spec = self.spec
+        bits = spec.weight_bits if role == "weight" else spec.activation_bits
+        short = self.shorts.get(name, name)
+        for rule in spec.rules:
+            if fnmatchcase(name, rule.pattern) or fnmatchcase(short, rule.pattern):
+                self.used_rules.add(rule)
+                bits = rule.bits or 0
+        if not bits:
+            self._refuse(name, f"rule {next(str(r) for r in reversed(spec.rules) if _matches(r, name, short))!r}")
+            return
+        symmetric = spec.weight_symmetric if role == "weight" else spec.activation_symmetric
+        self.chosen[name] = Site(name, short, role, Grid(bits, symmetric, axis))
+
+    def _refuse(self, name: str, why: str) -> None:
+        self.refused.setdefault(name, why)
+
+    def _tell_unused(self, model: nn.Module) -> None:
+        called = {step.site for step in self.seen.steps}
+        for name, module in model.named_modules():
+            if isinstance(module, (*PROJECTIONS, nn.Embedding)) and name not in called and f".{CORE}." not in name:
+                self._refuse(f"{name}:weight", "not used on such input")
+
+
+def _matches(rule: QuantRule, name: str, short: str) -> bool:
+    return fnmatchcase(name, rule.pattern) or fnmatchcase(short, rule.pattern)
+
+
+def _function(step: Step) -> bool:
+    return step.kind in ACTIVATION_FUNCTIONS
+
+
+def _tap(step: Step) -> str:
+    mark = f".{CORE}.taps."
+    return step.site.rpartition(mark)[2] if mark in step.site else ""
+
+
+def short_names(model: nn.Module, seen: Trace) -> dict[str, str]:
+    """`0.ffn_output` for each site that the layout of the model's blocks has a word for; `0.ffn_output.weight` its weight."""
+    names = {id(module): name for name, module in model.named_modules()}
+    words: dict[str, str] = {}  # module or function -> word
+    shorts: dict[str, str] = {}
+    for block in find_blocks(model):
+        for watch in block.watches():
+            words[names[id(watch.module)]] = f"{block.index}.{watch.site}"
+        for tap in (*ALWAYS_TAPPED, "gate"):
+            shorts[f"{block.attention}:{tap}"] = f"{block.index}.{tap}"
+    for index, step in enumerate(seen.steps):
+        words |= _neighbours(seen, index, step, words)
+    for index, step in enumerate(seen.steps):
+        if step.kind == "projection":
+            for reader in seen.readers(index):
+                if words.get(reader.site, "").endswith(".ffn_hidden"):
+                    shorts[f"{step.site}:weight"] = f"{words[reader.site]}.weight"
+                if (tap := _tap(reader)) in ("query", "key", "value"):
+                    owner = reader.site.partition(f".{CORE}.")[0]
+                    shorts[f"{step.site}:weight"] = f"{shorts.get(f'{owner}:{tap}', step.site)}.weight"
+    for where, word in words.items():
+        if ":" in where:
+            shorts[where] = word
+        else:
+            shorts |= {f"{where}:output": word, f"{where}:weight": f"{word}.weight", f"{where}:input": f"{word}.input"}
+    return shorts
+
+
+def _neighbours(seen: Trace, index: int, step: Step, words: dict[str, str]) -> dict[str, str]:
+    """The sum that reads what a sublayer gave is its residual; what the FFN's last projection reads is its hidden layer."""
+    layer, _, what = words.get(step.site, "").partition(".")
+    if step.kind != "projection" or what not in ("attention_output", "ffn_output"):
+        return {}
+    found = {}
+    for reader in seen.readers(index):
+        if reader.kind == "add":
+            found[reader.site] = f"{layer}.{what.replace('output', 'residual')}"
+            break
+    if what == "ffn_output":
+        for source in step.sources:
+            for _, origin in seen.origins(source):
+                if origin.kind in ("activation", *COUNTED):
+                    found.setdefault(origin.site, f"{layer}.ffn_hidden")
+    return found

@@ -1,0 +1,89 @@
+"""Checkpoints that are whole or not there: written aside, renamed into place, renamed away before they are deleted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = "checkpoints"
+"""Of a run folder: holds `checkpoint-STEP` for each step, whole ones only."""
+
+STAGING, TRASH = ".staging", ".trash"
+
+_NAME = re.compile(r"^checkpoint-(\d+)$")
+
+
+def whole_checkpoints(run: Path) -> list[Path]:
+    """Every checkpoint of a run, oldest first; what lies in staging or trash was never finished or is going."""
+    place = run / FOLDER
+    if not place.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in place.iterdir() if (match := _NAME.match(path.name)) and path.is_dir()]
+    return [path for _, path in sorted(found)]
+
+
+def last_checkpoint(run: Path) -> Path | None:
+    found = whole_checkpoints(run)
+    return found[-1] if found else None
+
+
+def clear_leftovers(run: Path) -> None:
+    """What a killed process left half-written or half-deleted."""
+    for name in (STAGING, TRASH):
+        shutil.rmtree(run / FOLDER / name, ignore_errors=True)
+
+
+def publish(run: Path, name: str) -> Path:
+    """Rename a finished checkpoint out of staging, everything in it on the disk first."""
+    staged, place = run / FOLDER / STAGING / name, run / FOLDER / name
+    for path in sorted(staged.rglob("*")):
+        _sync(path)
+    _sync(staged)
+    if place.exists():  # the same step again, after going back to an older checkpoint
+        _discard(place)
+    os.rename(staged, place)
+    _sync(place.parent)
+    return place
+
+
+def checkpoint_before(run: Path, step: int | None) -> Path | None:
+    """The newest checkpoint of a step or before it; the newest of all if no step is given."""
+    found = [path for path in whole_checkpoints(run) if step is None or step_of(path) <= step]
+    return found[-1] if found else None
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def keep_last(run: Path, count: int, *, also: Iterable[int | None] = ()) -> None:
+    """Delete all but the newest; each leaves its place at once, so no reader meets half of one.
+
+    `also` are steps whose checkpoint, or the newest before it, is kept besides.
+    """
+    spared = {checkpoint_before(run, step) for step in also if step is not None}
+    for path in whole_checkpoints(run)[:-count]:
+        if path not in spared:
+            _discard(path)
+
+
+def _discard(path: Path) -> None:
+    trash = path.parent / TRASH
+    trash.mkdir(exist_ok=True)
+    gone = trash / path.name
+    shutil.rmtree(gone, ignore_errors=True)
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some file systems cannot; the rename is still atomic for everything but a power cut
+        pass
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""Other weights, same function: channel balancing, rotation, SmoothQuant."""

@@ -1,0 +1,37 @@
+"""How large each channel gets, and the SmoothQuant scale that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.architectures.forward import Batch, run
+
+
+def smoothing(largest_input: Tensor, largest_weight: Tensor, alpha: float) -> Tensor:
+    """s_j of every channel, in float64; a channel that is never on, or never read, is left as it is."""
+    x, w = largest_input.double(), largest_weight.double()
+    return torch.where((x > 0) & (w > 0), x**alpha / w ** (1 - alpha), 1.0)
+
+
+def largest_inputs(model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch]) -> dict[int, Tensor]:
+    """max|X_j| of every projection, over all batches."""
+    largest: dict[int, Tensor] = {}
+
+    def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if not args[0].numel():
+            return  # an expert without tokens
+        found = args[0].detach().abs().flatten(0, -2).amax(0)
+        largest[id(module)] = torch.maximum(largest[id(module)], found) if id(module) in largest else found
+
+    handles = [module.register_forward_pre_hook(watch) for module in modules]
+    try:
+        for batch in batches:
+            run(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return largest

@@ -1,0 +1,143 @@
+"""One run of a study: trained, looked at, quantized and exported under the same conditions as all the others."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from quietformer.analysis.evaluate import Reference, reference_run
+from quietformer.analysis.quantized_quality import measure_seeds
+from quietformer.architectures.task import task_of
+from quietformer.config.study import EXPORTED, Measures, Trial, quantization
+from quietformer.data.calibration_data import CalibrationData
+from quietformer.data.measuring_data import validation_data
+from quietformer.errors import QuietformerError
+from quietformer.files import finite, write_json
+from quietformer.models.open import open_model
+from quietformer.quant.calibration import quantize_
+from quietformer.report.page import write_page
+from quietformer.results.provenance import versions
+from quietformer.training.run import train
+from quietformer.workflows.quality import look, real_integers
+
+TRIAL, PAGE, INTEGERS = "trial.json", "inspect.html", "int8"
+"""Files of the run folder: the trial's figures, the page of its activations, and the folder with real INT8."""
+
+NEEDED = {
+    "at", "attention", "beside", "better", "curve", "data", "float", "name", "outliers", "paper", "parameters", "primary",
+    "quantized", "real", "seconds", "seed", "steps", "task",
+}  # fmt: skip
+"""What a table is made of."""
+
+CURVE = 200
+"""Points of a curve that are kept."""
+
+Tell = Callable[[str, int, int], None]
+
+
+def run_trial(
+    trial: Trial, measures: Measures, folder: Path, *, say: Callable[[str], None], tell: Tell
+) -> dict[str, Any]:
+    """Train and measure, or go on with it; what is finished is read and not computed again."""
+    recipe, key = trial.recipe, trial_key(trial, measures)
+    if (kept := finished_trial(folder / TRIAL, key)) is not None:
+        return kept
+    trained = train(recipe, folder, say=say)
+    model = open_model(str(folder))
+    data = validation_data(recipe, folder, model, measures.sequences)
+    figures = {
+        "version": 1,
+        "kind": "trial",
+        "key": key,
+        "name": trial.name,
+        "at": trial.at,
+        "seed": trial.seed,
+        "attention": trained["attention"],
+        "parameters": trained["parameters"],
+        "steps": trained["steps"],
+        "seconds": trained["seconds"],
+        "beside": {name: trained[name] for name in ("bigram_perplexity", "majority_accuracy") if name in trained},
+        "outliers": trained["outliers"],
+        "curve": curve(trained["log"]),
+        "paper": trained["paper"],
+        **_measure(model, data, measures, folder, trial.name, tell),
+        "data": data.described,
+        "versions": versions(),
+    }
+    written: dict[str, Any] = finite(figures)
+    write_json(folder / TRIAL, written)
+    return written
+
+
+def trial_key(trial: Trial, measures: Measures) -> dict[str, Any]:
+    """What figures must have been made with to count as this trial's, as JSON gives it back."""
+    key: dict[str, Any] = json.loads(json.dumps({"recipe": trial.recipe.to_dict(), "measures": measures.to_dict()}))
+    return key
+
+
+def finished_trial(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
+    """What the file says of a trial, if it is of this one and says it all."""
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(figures, dict) or figures.get("key") != key:
+        return None
+    return figures if figures.keys() >= ({"name", "at", "seed"} if "failed" in figures else NEEDED) else None
+
+
+def _measure(
+    model: PreTrainedModel, data: CalibrationData, measures: Measures, folder: Path, name: str, tell: Tell
+) -> dict[str, Any]:
+    total = len(data.evaluation)
+    reference = reference_run(
+        model, data.evaluation, task_of(model), progress=lambda done: tell("evaluating in floating point", done, total)
+    )
+    if measures.pages:
+        write_page(look(model, data, name, tell), folder / PAGE)
+    evaluation = reference.evaluation
+    figures: dict[str, Any] = {
+        "task": evaluation.task,
+        "primary": evaluation.primary,
+        "better": evaluation.better,
+        "float": evaluation.to_dict()["figures"],
+        "quantized": {},
+        "real": None,
+    }
+    for bits in measures.bits:
+        quantized = copy.deepcopy(model)
+        quantize_(quantized, quantization(bits), data.evaluation[0])
+        figures["quantized"][bits] = measure_seeds(quantized, data, reference, measures.calibrations, tell)["quantized"]
+        if measures.real and bits == EXPORTED:
+            figures["real"] = _real(quantized, data, reference, folder, tell)
+    return figures
+
+
+def _real(
+    model: PreTrainedModel, data: CalibrationData, reference: Reference, folder: Path, tell: Tell
+) -> dict[str, Any]:
+    try:
+        found, about = real_integers(model, data, reference, folder / INTEGERS, timed=True, tell=tell)
+    except QuietformerError as error:  # a graph that does not export is still simulated
+        return {"error": str(error)}
+    return {"figures": found, **about}
+
+
+def curve(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Loss and outliers over the steps, at most so many points."""
+    rows = [
+        {name.removeprefix("outliers/"): value for name, value in row.items() if _is_drawn(name)}
+        for row in log
+        if "loss" in row
+    ]
+    every = max(1, -(-len(rows) // CURVE))
+    return rows[::-1][::every][::-1]  # the last point is always there
+
+
+def _is_drawn(name: str) -> bool:
+    return name in ("step", "loss") or name.startswith("outliers/")

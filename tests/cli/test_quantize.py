@@ -1,0 +1,210 @@
+"""`quietformer quantize` and `quietformer export` from end to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+import quietformer as qf
+from quietformer.models.open import open_model
+from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.quant.insertion import quantizers
+from tests.tiny_models import VOCABULARY, build
+
+FEW = ("--sequences", 4, "--calibration", 2, "--batch-size", 2, "--length", 12)
+
+
+def words():
+    named = {"[UNK]": 0, "[PAD]": 1, "[MASK]": 2} | {f"w{index}": index for index in range(3, VOCABULARY)}
+    made = Tokenizer(models.WordLevel(named, unk_token="[UNK]"))
+    from tokenizers import pre_tokenizers
+
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", mask_token="[MASK]")
+
+
+@pytest.fixture
+def place(tmp_path):
+    numbers = torch.randint(3, VOCABULARY, (60, 12), generator=torch.Generator().manual_seed(0)).tolist()
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(f"w{n}" for n in line) for line in numbers))
+    with quiet_transformers():
+        for name in ("bert", "opt", "vit"):
+            build(name).save_pretrained(tmp_path / name)
+            if name != "vit":
+                words().save_pretrained(tmp_path / name)
+        torch.manual_seed(0)
+        small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+        BertModel(BertConfig(vocab_size=VOCABULARY, **small)).save_pretrained(tmp_path / "encoder")
+        words().save_pretrained(tmp_path / "encoder")
+    return tmp_path
+
+
+def quantize(run, place, model, *options, texts=True):
+    text = ("--texts", place / "text.txt") if texts else ()
+    return run("quantize", place / model, *text, *FEW, "--page", place / "q.html", *options)
+
+
+@pytest.mark.parametrize(
+    ("model", "measure"), [("bert", "perplexity"), ("opt", "perplexity"), ("vit", "agreement"), ("encoder", "cosine")]
+)
+def test_it_measures_each_kind_of_model_by_its_own_task(run, place, model, measure):
+    code, out, err = quantize(run, place, model, "--seeds", 2, texts=model != "vit")
+    assert code == 0, err
+    figures = json.loads((place / "q.json").read_text())
+    assert figures["primary"] == measure
+    assert measure in out
+    assert len(figures["runs"]) == 2
+    mean = sum(row["figures"][measure] for row in figures["runs"]) / 2
+    assert figures["quantized"][measure]["mean"] == pytest.approx(mean)
+    assert figures["plan"]["weights"] == sum(site["role"] == "weight" for site in figures["plan"]["sites"])
+    assert "quantized.html" not in out
+    assert "<title>" in (place / "q.html").read_text()
+    assert figures["command"].startswith("quietformer quantize ")
+
+
+@pytest.mark.parametrize("bits", ["w6a8", "w4a8", "W6A6", "w16a16"])
+def test_any_bits_run(run, place, bits):
+    code, _, err = quantize(run, place, "opt", "--bits", bits, "--seeds", 1, "--weights", "mse", "--per-channel")
+    assert code == 0, err
+    figures = json.loads((place / "q.json").read_text())
+    assert figures["label"] == bits.upper()
+    grids = {site["grid"] for site in figures["plan"]["sites"] if site["role"] == "weight"}
+    assert f"s{figures['spec']['weight_bits']}@0" in grids
+
+
+def test_fewer_bits_cost_more(run, place):
+    found = []
+    for bits in ("w16a16", "w8a8", "w3a3"):
+        assert quantize(run, place, "encoder", "--bits", bits, "--seeds", 1)[0] == 0
+        found.append(json.loads((place / "q.json").read_text())["quantized"]["cosine"]["mean"])
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_search_and_sensitivity_are_in_the_figures(run, place):
+    code, out, err = quantize(run, place, "encoder", "--search", "--sensitivity", "--seeds", 1)
+    assert code == 0, err
+    figures = json.loads((place / "q.json").read_text())
+    best = max(figures["search"], key=lambda row: row["figures"]["cosine"])
+    assert figures["spec"]["activations"]["kind"] == best["activations"].partition("(")[0]
+    rows = figures["sensitivity"]["rows"]
+    assert len(rows) == figures["plan"]["weights"] + figures["plan"]["activations"]
+    assert all(row["only"] is not None and row["without"] is not None for row in rows)
+    assert "Most harmful tensors" in out
+
+
+def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):
+    code, out, err = quantize(run, place, "bert", "--plan", "--json", place / "plan.json", "--keep", "*.scores")
+    assert code == 0, err
+    plan = json.loads((place / "plan.json").read_text())
+    assert any(item["why"] == "the head" for item in plan["left"])
+    assert any(item["why"] == "rule '*.scores'" for item in plan["left"])
+    assert "left in floating point" in out
+    assert not (place / "q.html").exists()
+
+
+def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
+    code, out, err = quantize(run, place, "bert", "--out", place / "saved", "--seeds", 2)
+    assert code == 0, err
+    simulated = json.loads((place / "q.json").read_text())["runs"][0]["figures"]
+    saved = qf.load(place / "saved")
+    code, out, err = run(
+        "export", place / "saved", place / "onnx", "--texts", place / "text.txt", *FEW, "--json", place / "e.json",
+        "--weight-type", "uint8", "--threads", 1,
+    )  # fmt: skip
+    assert code == 0, err
+    figures = json.loads((place / "e.json").read_text())
+    assert figures["runs"][0]["figures"] == pytest.approx(simulated)
+    assert figures["real"]["perplexity"] == pytest.approx(simulated["perplexity"], rel=0.01)
+    assert figures["export"]["weights"] + figures["export"]["activations"] == len(quantizers(saved))
+    assert "real INT8 ONNX" in out
+    assert (place / "onnx" / "tokenizer.json").is_file()
+    assert json.loads((place / "onnx" / "figures.json").read_text()) == figures
+
+
+def test_a_balanced_model_loses_less_and_is_exported_as_it_is(run, place):
+    """One feature of the norms is far wider than the others, and the last norm takes it back, as in real encoders."""
+    model = open_model(str(place / "encoder"))
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if name in ("embeddings.LayerNorm", "encoder.layer.0.attention.output.LayerNorm"):
+                module.weight[3] *= 20
+            elif name == "encoder.layer.0.output.LayerNorm":
+                module.weight[3] /= 20
+    model.save_pretrained(place / "encoder")
+    losses = []
+    for options in ((), ("--balance",)):
+        code, _, err = quantize(run, place, "encoder", "--per-channel", "--seeds", 1, *options)
+        assert code == 0, err
+        losses.append(1 - json.loads((place / "q.json").read_text())["quantized"]["cosine"]["mean"])
+    assert losses[1] < 0.5 * losses[0]
+    code, _, err = run(
+        "export", place / "encoder", place / "onnx", "--texts", place / "text.txt", *FEW, "--balance", "--per-channel",
+        "--threads", 1, "--json", place / "e.json",
+    )  # fmt: skip
+    assert code == 0, err
+    figures = json.loads((place / "e.json").read_text())
+    assert 1 - figures["real"]["cosine"] < 0.5 * losses[0]  # compared with the model before it was balanced
+
+
+def test_what_cannot_be_balanced_is_told(run, place):
+    code, _, err = quantize(run, place, "opt", "--balance")
+    assert code == 2
+    assert "no residual sums between LayerNorms to balance" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--bits", "8"), "bits are written like w8a8"),
+        (("--bits", "w1a8"), "weight_bits must be >= 2, got 1"),
+        (("--acts", "runing-minmax"), "did you mean 'running_minmax'"),
+        (("--weights", "percentile(q=200)"), "percentile: q must be"),
+        (("--keep", "*.nothing"), "matches no site"),
+        (("--keep", "*.scores=x"), "cannot read rule"),
+        (("--page", "q.txt"), "ending in .html"),
+        (("--json", "no/such/place.json"), "no folder"),
+        (("--images", "somewhere"), "one of --texts, --dataset and --images"),
+        (("--length", 1000), "longer than the 64 positions"),
+        (("--eval-texts", "absent.txt"), "absent.txt is not there"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, place, options, message):
+    code, _, err = quantize(run, place, "bert", *options)
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.startswith("quietformer: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in err
+    assert not (place / "q.html").exists()
+
+
+def test_export_refuses_what_it_would_overwrite_and_unknown_kinds(run, place):
+    for arguments, message in (
+        ((place / "bert", place / "opt"), "is there already"),
+        ((place / "bert", place / "bert"), "is MODEL itself"),
+        ((place / "bert", place / "text.txt"), "is a file"),
+        ((place / "bert", place / "new", "--weight-type", "int4"), "auto, int8 or uint8"),
+        ((place / "absent", place / "new"), "absent"),
+    ):
+        code, _, err = run("export", *arguments)
+        assert code == 2
+        assert message in err
+        assert "Traceback" not in err
+    assert not (place / "new").exists()
+
+
+def test_nan_weights_are_named(run, place):
+    model = build("bert")
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
+    with quiet_transformers():
+        model.save_pretrained(place / "broken")
+        words().save_pretrained(place / "broken")
+    code, _, err = quantize(run, place, "broken")
+    assert code == 2
+    assert "bert.encoder.layer.0.output.dense.weight holds NaN" in err
