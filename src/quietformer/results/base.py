@@ -1,0 +1,138 @@
+"""What every report shares: a version, JSON both ways, a page, tables, a notebook view."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_serializer
+
+from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import write_text
+from quietformer.results.provenance import versions
+from quietformer.results.tables import Table
+from quietformer.results.upgrades import from_version_1
+
+REPORT_VERSION = 2
+"""Version of the JSON form; `upgrade` reads older ones."""
+RENDERER = "quietformer.report.page"
+"""The module that draws pages. By name, as registries name their homes: a report imports nothing that reads it."""
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Number = Annotated[float | None, BeforeValidator(_finite)]
+"""A measured number; None stands for NaN and infinity, which JSON does not have: the model is broken there."""
+
+
+class Record(BaseModel):
+    """A typed part of a report. An optional field that was never set is left out of the JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return {name: value for name, value in fields.items() if value is not None or name in self.model_fields_set}
+
+
+class Report(Record):
+    """The result of one verb."""
+
+    kind: str
+    version: int = REPORT_VERSION
+    command: str = Field(default="", description="the command line that makes this report again")
+    versions: dict[str, str] = Field(default_factory=versions, description="packages it was made with")
+
+    kinds: ClassVar[dict[str, type[Report]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        kind = cls.model_fields["kind"].default
+        if isinstance(kind, str):
+            cls.kinds[kind] = cls
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=1) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as JSON; `read` gives it back."""
+        write_text(Path(path), self.to_json())
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """A saved report, of this version or an older one."""
+        path = Path(path)
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise QuietformerError(f"{path} does not exist; give a report saved as JSON") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise QuietformerError(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
+        try:
+            return cls.from_fields(fields)
+        except QuietformerError as error:
+            raise QuietformerError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> Self:
+        """From parsed JSON; the class follows from the report's kind."""
+        if not isinstance(fields, dict):
+            raise QuietformerError(f"a report is a JSON object, got {type(fields).__name__}")
+        upgraded = upgrade(fields)
+        found = cls.kinds.get(str(upgraded.get("kind"))) if cls is Report else cls
+        if found is None:
+            raise QuietformerError(f"no report of kind {upgraded.get('kind')!r}; known: {', '.join(sorted(cls.kinds))}")
+        try:
+            report = found.model_validate(upgraded)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise QuietformerError(f"not a report of kind {upgraded.get('kind')!r}: {place}: {first['msg']}") from None
+        assert isinstance(report, cls)
+        return report
+
+    def sentences(self) -> list[str]:
+        """What the report says, in words."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """What the report says, in tables; the main one first."""
+        return []
+
+    @property
+    def table(self) -> Table:
+        return next(iter(self.tables()), Table(title=self.kind))
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as one self-contained page; written to `path` if given."""
+        text: str = importlib.import_module(RENDERER).page(self)
+        if path is not None:
+            write_text(Path(path), text)
+        return text
+
+    def _repr_html_(self) -> str:
+        """In a notebook the page stands in a frame of its own: its styles touch nothing else."""
+        return f'<iframe srcdoc="{html.escape(self.to_html())}" width="100%" height="720" style="border:0"></iframe>'
+
+    def __str__(self) -> str:
+        return "\n\n".join(["\n".join(self.sentences()), *map(str, self.tables())]).strip()
+
+
+def upgrade(fields: dict[str, Any]) -> dict[str, Any]:
+    """A report's fields in today's form; what is newer than this version is refused."""
+    version = fields.get("version", 1)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise QuietformerError(f"the report has no usable version: {version!r}")
+    if version > REPORT_VERSION:
+        raise QuietformerError(
+            f"the report has version {version}, this release reads up to {REPORT_VERSION}; pip install -U quietformer"
+        )
+    return from_version_1(fields) if version == 1 else fields

@@ -1,0 +1,118 @@
+"""The report of `export`: real INT8 beside fp32 and the simulation, its size, its speed, and what other tools give."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from quietformer.results import numbers
+from quietformer.results.base import Record
+from quietformer.results.quality import Metrics
+from quietformer.results.quantize import SimulatedReport
+from quietformer.results.tables import Table
+
+
+class FileSizes(Record):
+    """Bytes of the fp32 and the INT8 model."""
+
+    fp32: int
+    int8: int
+
+
+class LatencyRow(Record):
+    """Median milliseconds of one batch shape."""
+
+    batch: int
+    length: int | None
+    torch_fp32_ms: float
+    onnx_fp32_ms: float
+    onnx_int8_ms: float
+    speedup: float
+
+    @property
+    def shape(self) -> str:
+        return f"batch {self.batch}" + (f", {self.length} tokens" if self.length else "")
+
+
+class ExportDetails(Record):
+    """What was written, and how it agrees with torch and the simulation."""
+
+    model: str
+    output: str
+    label: str
+    weights: int
+    activations: int
+    weight_type: str
+    float_difference: float = Field(
+        description="largest difference of fp32 ONNX from torch, relative to the largest value"
+    )
+    cosine_to_simulation: float
+    equal_to_simulation: float = Field(description="share of output values that are equal to 1e-5 of the largest")
+    signed_equal: bool | None
+    bytes: FileSizes
+    latency: list[LatencyRow] = Field(default_factory=list)
+    threads: int = 0
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class BaselineRow(Record):
+    """What another tool gives on the same model and data."""
+
+    name: str
+    what: str
+    metrics: Metrics | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+
+class ExportReport(SimulatedReport):
+    """A model as real INT8."""
+
+    kind: Literal["export"] = "export"
+    real: Metrics
+    export: ExportDetails
+    baselines: list[BaselineRow] = Field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        made = self.export
+        lines = [
+            self.model.title,
+            f"{made.bytes.int8 / made.bytes.fp32:.1%} of the size; {made.weight_type} weights; mean cosine to the simulation "
+            f"{made.cosine_to_simulation:.4f}, {made.equal_to_simulation:.1%} of the values equal; "
+            f"fp32 ONNX differs from torch by {made.float_difference:.1e}",
+        ]
+        return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
+
+    def tables(self) -> list[Table]:
+        names, made = self.fp32.names(), self.export
+        rows: list[tuple[str, Metrics | None, str]] = [
+            ("fp32 ONNX", self.fp32, numbers.megabytes(made.bytes.fp32)),
+            ("simulated", self.runs[0].metrics, ""),
+            ("real INT8 ONNX", self.real, numbers.megabytes(made.bytes.int8)),
+        ]
+        for row in self.baselines:
+            size = "" if row.bytes is None else numbers.megabytes(row.bytes)
+            rows.append((row.name, row.metrics, "failed" if row.error else size))
+        cells = [[name, *(_cell(values, metric) for metric in names), size] for name, values, size in rows]
+        times = [
+            [
+                str(row.batch), str(row.length or "-"), f"{row.torch_fp32_ms:.1f}", f"{row.onnx_fp32_ms:.1f}",
+                f"{row.onnx_int8_ms:.1f}", f"{row.speedup:.2f}",
+            ]
+            for row in made.latency
+        ]  # fmt: skip
+        return [
+            Table(f"{self.model.name}, {self.label}", ["model", *names, "MB"], cells),
+            Table(
+                f"Milliseconds, {made.threads} threads",
+                ["batch", "length", "torch fp32", "ONNX fp32", "ONNX INT8", "speedup"],
+                times,
+                frozenset(),
+            ),
+        ]
+
+
+def _cell(values: Metrics | None, name: str) -> str:
+    return "-" if values is None or name not in values.names() else numbers.metric(values[name], name)

@@ -1,0 +1,73 @@
+"""Numbers as people read them: the only place that formats them."""
+
+from __future__ import annotations
+
+BROKEN, MISSING = "broken", "-"
+PERCENT_METRICS = ("top1", "agreement")
+"""Metrics that tables of studies show in per cent."""
+FOUR_PLACES = ("cosine", "neighbour_agreement", "token_agreement", "agreement", "top1")
+TWO_PLACES = ("perplexity", "loss")
+
+
+def metric(value: float | None, name: str) -> str:
+    """A metric: perplexities to two places, shares and cosines to four; None is a model that gives no number."""
+    if value is None:
+        return BROKEN
+    return f"{value:.2f}" if name in TWO_PLACES else f"{value:.4f}"
+
+
+def measured(value: float | None, name: str) -> str:
+    """A metric by its name, and anything else to one place; None was not measured."""
+    if value is None:
+        return MISSING
+    return metric(value, name) if name in (*FOUR_PLACES, *TWO_PLACES) else f"{value:,.1f}"
+
+
+def mean_and_std(mean: float | None, std: float | None, name: str = "", *, spread: bool = False) -> str:
+    """`23.10 ± 0.20`, with as many places as the size of the number asks for."""
+    if mean is None:
+        return BROKEN
+    std = std or 0.0
+    if name in PERCENT_METRICS:
+        mean, std = 100 * mean, 100 * std
+    places = 0 if abs(mean) >= 1000 else 1 if abs(mean) >= 100 else 2
+    if name == "cosine":
+        places = 4  # what matters is its distance from one
+    text = f"{mean:,.{places}f}"
+    return f"{text} ± {std:,.{places}f}" if spread else text
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:.1f}"
+
+
+def count(number: float) -> str:
+    """1312612352 -> 1.31B."""
+    return _scaled(number, ("", "k", "M", "B", "T"))
+
+
+def flop(number: float) -> str:
+    return f"{_scaled(number, (' ', ' k', ' M', ' G', ' T', ' P', ' E', ' Z'))}FLOP"
+
+
+def size(number: float) -> str:
+    """Bytes: 2.34 GB."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= unit:
+            return f"{number / unit:.2f} {name}"
+    return f"{number:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that reads well: 4200 -> 1.2 hours."""
+    for unit, name in ((365.25 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.1f} seconds" if seconds >= 1 else f"{1000 * seconds:.0f} milliseconds"
+
+
+def _scaled(number: float, units: tuple[str, ...]) -> str:
+    power = 0
+    while number >= 999.5 and power < len(units) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.3g}{units[power]}"

@@ -1,0 +1,125 @@
+"""How good a model is: metrics by name, their spread over runs, and what quantization cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import field_validator
+
+from quietformer.config.tasks import MeasuredTask
+from quietformer.results.base import Number, Record
+
+Better = Literal["higher", "lower"]
+LOWER_IS_BETTER = ("perplexity", "loss")
+SCALES: dict[Better, list[float]] = {
+    "higher": [0.005, 0.02, 0.1],
+    "lower": [math.log(1.01), math.log(1.05), math.log(1.5)],
+}
+"""Limits of a loss in quality: up to the first it is nothing, to the second little, past the third the model is broken.
+For perplexities the logarithm of the ratio, for everything else the share that is gone."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Spread(Record):
+    """Mean and standard deviation; None if one of the values was no number."""
+
+    mean: Number
+    std: Number
+
+    @classmethod
+    def of(cls, values: list[float | None]) -> Spread:
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        if len(finite) < len(values):
+            return cls(mean=None, std=None)
+        return cls(mean=statistics.fmean(finite), std=statistics.stdev(finite) if len(finite) > 1 else 0.0)
+
+    def times(self, factor: float) -> Spread:
+        return Spread(
+            mean=None if self.mean is None else self.mean * factor, std=None if self.std is None else self.std * factor
+        )
+
+
+class ByMetric(Record, Generic[T]):
+    """Something for each metric that was measured; a metric that was not measured is unset."""
+
+    perplexity: T | None = None
+    loss: T | None = None
+    token_agreement: T | None = None
+    cosine: T | None = None
+    neighbour_agreement: T | None = None
+    top1: T | None = None
+    agreement: T | None = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _finite(cls, value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    def names(self) -> list[str]:
+        """The metrics that were measured, in order."""
+        return [name for name in type(self).model_fields if name in self.model_fields_set]
+
+    def __getitem__(self, name: str) -> T | None:
+        value: T | None = getattr(self, name)
+        return value
+
+    def items(self) -> Iterator[tuple[str, T | None]]:
+        return ((name, self[name]) for name in self.names())
+
+
+Metrics = ByMetric[float]
+"""The metrics of one model; None where it gives no number any more."""
+Spreads = ByMetric[Spread]
+"""The same over several calibrations or seeds."""
+
+
+def spreads(runs: list[Metrics]) -> Spreads:
+    """Each metric over the runs."""
+    return Spreads(**{name: Spread.of([run[name] for run in runs]) for name in runs[0].names()})
+
+
+class Yardstick(Record):
+    """What a model was measured by: its task, the metric to look at first, and what a loss of it is called."""
+
+    task: MeasuredTask
+    primary: str
+    better: Better
+    scale: list[float]
+
+
+def better_of(metric: str) -> Better:
+    """In which direction a metric improves."""
+    return "lower" if metric in LOWER_IS_BETTER else "higher"
+
+
+def cost(before: float | None, after: float | None, better: str) -> float | None:
+    """How much is lost, on the scale of `SCALES`; infinite for a model that gives no number any more."""
+    if before is None or before <= 0:
+        return None
+    if after is None:
+        return math.inf
+    return (before - after) / before if better == "higher" else math.log(after / before)
+
+
+def effect(before: float | None, after: float | None, better: Better) -> str:
+    """The loss in one word: `none`, `little`, `harm`, `broken`, or `unknown`."""
+    lost = cost(before, after, better)
+    if lost is None:
+        return "unknown"
+    nothing, little, broken = SCALES[better]
+    return "none" if lost <= nothing else "little" if lost <= little else "harm" if lost <= broken else "broken"
+
+
+class ByGranularity(Record, Generic[U]):
+    """Something for weights with one scale per tensor, and for weights with one scale per channel."""
+
+    per_tensor: U | None = None
+    per_channel: U | None = None
+
+    def each(self, make: Callable[[U], object]) -> list[object]:
+        return [make(value) for value in (self.per_tensor, self.per_channel) if value is not None]

@@ -1,0 +1,26 @@
+"""Reports written by earlier releases, in today's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FIELDS = {"float": "fp32", "class": "class_name", "figures": "metrics"}
+"""Names of version 1, and what they are called since."""
+TASKS = {"image": "images", "imitate": "distill"}
+
+
+def from_version_1(fields: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 had other names for some fields, and an inspection did not say its kind."""
+    renamed: dict[str, Any] = _renamed(fields)
+    return {"kind": "inspect"} | renamed | {"version": 2}
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_renamed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {FIELDS.get(name, name): _renamed(item) for name, item in value.items()}
+    if isinstance(task := found.get("task"), str):
+        found["task"] = TASKS.get(task, task)
+    return found
