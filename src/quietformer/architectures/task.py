@@ -8,11 +8,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from quietformer.architectures.layout import output_embeddings
+from quietformer.config.tasks import MeasuredTask
 
-TASKS = ("masked", "causal", "image", "classes", "embedding")
 
-
-def task_of(model: nn.Module) -> str:
+def task_of(model: nn.Module) -> MeasuredTask:
     """What the model is asked to do, by the nearest of its classes that says so and by what it has."""
     config: Any = getattr(model, "config", None)
     words = _output_words(model)
@@ -23,7 +22,7 @@ def task_of(model: nn.Module) -> str:
             # XLM and FlauBERT: one class for both, told apart by their config.
             return "masked" if getattr(config, "causal", None) is False else "causal"
         if "ForImageClassification" in name:
-            return "image"
+            return "images"
         if "Classification" in name or name.endswith(("ForMultipleChoice", "ForNextSentencePrediction")):
             return "classes"
     if words and isinstance(model, PreTrainedModel) and model.can_generate():

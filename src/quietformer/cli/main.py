@@ -7,6 +7,7 @@ import sys
 import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
+from quietformer.cli.options import expanded
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
@@ -20,13 +21,13 @@ app = typer.Typer(
 
 app.command("variants")(variants.variants)
 
-app.command("inspect")(inspect.inspect)
+app.command("inspect")(expanded(inspect.inspect))
 
-app.command("quantize")(quantize.quantize)
+app.command("quantize")(expanded(quantize.quantize))
 
-app.command("export")(export.export)
+app.command("export")(expanded(export.export))
 
-app.command("convert")(convert.convert)
+app.command("convert")(expanded(convert.convert))
 
 app.command("train")(train.train)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import typer
 
-from quietformer.cli.progress import Told, working
-from quietformer.cli.quantization import shown
+from quietformer.cli.progress import TerminalProgress, working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
+from quietformer.results.numbers import metric as shown
 
 PAGE = "report.html"
 
@@ -107,8 +107,8 @@ def retrofit(
     if real:
         _need_onnx()
     try:
-        with Told() as told:
-            figures = heal(model, out, options, say=told.say, tell=told.tell)
+        with TerminalProgress() as told:
+            figures = heal(model, out, options, say=told.say, tell=told.step)
     except StoppedError as stopped:
         print(stopped, file=sys.stderr, flush=True)
         raise typer.Exit(130) from None

@@ -21,6 +21,7 @@ from quietformer.data.model_inputs import image_size
 from quietformer.data.streaming import Streamed
 from quietformer.data.training_data import Kept, TrainingData, collate_for, takes_images, training_data
 from quietformer.errors import QuietformerError
+from quietformer.results.data import DataInfo
 
 CALIBRATED = 128
 """Training examples a calibration takes."""
@@ -81,7 +82,8 @@ def measuring_data(
         "evaluation_sequences": len(asked),
         "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
     }
-    return CalibrationData(batched(asked), drawn_by_seed(found.rows, batched), found.tokenizer, described)
+    info = DataInfo.model_validate(described)
+    return CalibrationData(batched(asked), drawn_by_seed(found.rows, batched), found.tokenizer, info)
 
 
 def drawn_by_seed(rows: Any, batched: Callable[[list[Any]], list[Batch]]) -> Callable[[int], list[Batch]]:
@@ -152,4 +154,5 @@ def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences
         "evaluation_sequences": len(asked),
         "calibration_sequences": min(CALIBRATED, len(source)),
     }
-    return CalibrationData(batched(asked), drawn_by_seed(source, batched), found.tokenizer, described)
+    info = DataInfo.model_validate(described)
+    return CalibrationData(batched(asked), drawn_by_seed(source, batched), found.tokenizer, info)

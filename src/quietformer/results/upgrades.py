@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FIELDS = {"float": "fp32", "class": "class_name", "figures": "metrics"}
+FIELDS = {"float": "fp32", "class": "class_name", "figures": "metrics", "float_difference": "fp32_difference"}
 """Names of version 1, and what they are called since."""
 TASKS = {"image": "images", "imitate": "distill"}
 

@@ -20,6 +20,7 @@ from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe import Recipe, RoundingRecipe, TeacherRecipe
 from quietformer.config.recorded_changes import changes_of
+from quietformer.config.tasks import MeasuredTask
 from quietformer.data.collate import Collate, example_batches
 from quietformer.data.token_labels import IGNORED, next_tokens
 from quietformer.data.training_data import TrainingData
@@ -102,7 +103,12 @@ class IntegerQuality:
     """How near a model is to its original on held-out data, in floating point and in simulated INT8."""
 
     def __init__(
-        self, teacher: PreTrainedModel, task: str, spec: QuantSpec, calibration: list[Batch], held_out: list[Batch]
+        self,
+        teacher: PreTrainedModel,
+        task: MeasuredTask,
+        spec: QuantSpec,
+        calibration: list[Batch],
+        held_out: list[Batch],
     ) -> None:
         self.task, self.spec, self.calibration, self.held_out = task, spec, calibration, held_out
         self.reference: Reference = reference_run(teacher, held_out, task)
@@ -130,7 +136,7 @@ class IntegerQuality:
 
 
 def _value(evaluation: Any, primary: str) -> float:
-    return float(evaluation.figures[primary])
+    return float(evaluation.measured[primary])
 
 
 class RoundingCallback(TrainerCallback):
@@ -196,7 +202,7 @@ class ImitationTrainer(QuietTrainer):
 
 
 def quality_of(
-    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel, task: str
+    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel, task: MeasuredTask
 ) -> IntegerQuality:
     """Measured on what is held out, after calibration on some of what is trained on."""
     size = recipe.training.micro_batch or recipe.training.batch_size

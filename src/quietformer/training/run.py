@@ -17,10 +17,11 @@ import transformers
 from transformers import PreTrainedModel, TrainingArguments
 
 from quietformer.analysis.bigram import bigram_perplexity
-from quietformer.analysis.inspection import inspect
+from quietformer.analysis.inspection import inspect_model
 from quietformer.architectures.forward import Batch
 from quietformer.architectures.task import task_of
 from quietformer.config.recipe import Recipe, Source
+from quietformer.config.tasks import MeasuredTask
 from quietformer.data.collate import Collate
 from quietformer.data.fingerprint_file import check_data
 from quietformer.data.model_inputs import check_length, image_size
@@ -259,7 +260,7 @@ def make_trainer(
 
 
 def _imitation(
-    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel | None, task: str | None,
+    recipe: Recipe, data: TrainingData, collate: Collate, teacher: PreTrainedModel | None, task: MeasuredTask | None,
     steps: int,
 ) -> tuple[type[QuietTrainer], dict[str, Any], list[transformers.TrainerCallback]]:  # fmt: skip
     """The kind of trainer, what it needs besides, and who listens to it."""
@@ -347,7 +348,7 @@ def _headline(model: PreTrainedModel, trainer: QuietTrainer) -> dict[str, Any]:
             batch["pixel_values"] = batch["pixel_values"] * 2 - 1
         batches.append({name: value for name, value in batch.items() if name not in ("labels", "positions")})
     try:
-        headline: dict[str, Any] = inspect(model, batches).figures["headline"]
+        headline: dict[str, Any] = inspect_model(model, batches).headline.model_dump()
     except QuietformerError as error:  # a family whose blocks are not known trains all the same
         return {"unknown": str(error)}
     return headline

@@ -12,12 +12,15 @@ import torch
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, evaluate
-from quietformer.analysis.inspection import inspect
+from quietformer.analysis.inspection import inspect_model
+from quietformer.analysis.outliers import TokenNames
 from quietformer.analysis.quantized_quality import measure_seeds
+from quietformer.config.options.verbs import OnnxOptions
 from quietformer.config.quantization import QuantSpec
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.errors import QuietformerError
 from quietformer.quant.calibration import quantize_
+from quietformer.results.quality import spreads
 
 INSPECTED = 64
 """Sequences or images whose activations are looked at."""
@@ -33,16 +36,7 @@ Tell = Callable[[str, int, int], None]
 def look(model: PreTrainedModel, data: CalibrationData, name: str, tell: Tell) -> dict[str, Any]:
     """The figures of `quietformer inspect` on some of the evaluation data."""
     few = spread_over(data.evaluation, INSPECTED)
-    tokenizer = data.tokenizer
-    report = inspect(
-        model,
-        few,
-        token_text=None if tokenizer is None else tokenizer.convert_ids_to_tokens,
-        special_tokens=() if tokenizer is None else tokenizer.all_special_ids,
-        name=name,
-        progress=lambda done: tell("looking for outliers", done, INSPECTED),
-    )
-    return report.figures
+    return inspect_model(model, few, names=TokenNames.of(data.tokenizer), name=name).model_dump()
 
 
 def measure_side(
@@ -57,14 +51,12 @@ def measure_side(
     tell: Tell,
 ) -> dict[str, Any]:
     """Everything against the original; real INT8 with a scale for each channel of a weight stays in `folder`, if given."""
-    total = len(data.evaluation)
     floating = evaluate(
         model, data.evaluation, reference.task, reference,
-        progress=lambda done: tell("evaluating in floating point", done, total),
     )  # fmt: skip
     side: dict[str, Any] = {
         "inspect": inspected,
-        "float": floating.to_dict()["figures"],
+        "float": floating.metrics.model_dump(),
         "simulated": {},
         "real": {"per_tensor": None, "per_channel": None, "latency": [], "bytes": {}, "agreement": None}
         if real
@@ -73,8 +65,8 @@ def measure_side(
     for name, per_channel in WEIGHTS.items():
         quantized = copy.deepcopy(model)
         quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
-        measured = measure_seeds(quantized, data, reference, seeds, tell)
-        side["simulated"][name] = measured["quantized"]
+        runs = measure_seeds(quantized, data, reference, seeds)
+        side["simulated"][name] = spreads([run.metrics for run in runs]).model_dump()
         if real:
             place = folder if per_channel else None
             try:
@@ -89,8 +81,9 @@ def real_integers(
     model: PreTrainedModel, data: CalibrationData, reference: Reference, folder: Path | None, *, timed: bool, tell: Tell
 ) -> tuple[dict[str, float | None], dict[str, Any]]:
     """The figures of the exported model, which stays in `folder` if one is given; and, if timed, what it takes."""
-    from quietformer.deployment.onnx_export import INTEGER, export_onnx
+    from quietformer.deployment.onnx_export import export_onnx
     from quietformer.deployment.onnx_runtime import OnnxModel
+    from quietformer.deployment.usage_note import INTEGER
 
     with tempfile.TemporaryDirectory() as scratch:
         place = folder or Path(scratch) / "int8"
@@ -99,20 +92,19 @@ def real_integers(
             place,
             spread_over(data.evaluation, CHECKED),
             processor=data.tokenizer,
-            timed=timed,
-            tell=lambda what: tell(what, 0, 0),
+            options=OnnxOptions(timed=timed),
         )
         tell("evaluating real INT8", 0, 0)
         found = evaluate(
             OnnxModel(place / INTEGER, threads=torch.get_num_threads()), data.evaluation, reference.task, reference
         )
         about = {
-            "latency": result.latency,
-            "bytes": result.bytes,
+            "latency": [row.model_dump() for row in result.latency],
+            "bytes": result.bytes.model_dump(),
             "threads": result.threads,
             "agreement": {"cosine": result.cosine_to_simulation, "equal": result.equal_to_simulation},
         }
-        return found.to_dict()["figures"], about if timed else {}
+        return found.metrics.model_dump(), about if timed else {}
 
 
 def spread_over(batches: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ import copy
 import hashlib
 import json
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,7 +34,8 @@ from quietformer.models.open import open_model
 from quietformer.quant.calibration import quantize_
 from quietformer.results.cost import SCALES
 from quietformer.results.labels import printable
-from quietformer.results.provenance import command_line, versions
+from quietformer.results.provenance import versions
+from quietformer.results.quality import spreads
 from quietformer.training.distillation import student_of
 from quietformer.training.run import train, with_absolute_paths
 from quietformer.training.run_folder import RECIPE, check_run, only_writer, start
@@ -107,13 +110,10 @@ def retrofit(
             say("--eval-texts names text that is also tuned on: what is measured there says little about other text")
     say(f"reading {', '.join(source.name for source in options.sources)}")
     data = measuring_data(draft, out, model, task, options)
-    total = len(data.evaluation)
-    reference = reference_run(
-        model, data.evaluation, task, progress=lambda done: tell("evaluating the original", done, total)
-    )
+    reference = reference_run(model, data.evaluation, task)
     # What the original makes of the data says which model and which data it was.
     print_of = hashlib.sha256(reference.kept.contiguous().numpy().tobytes()).hexdigest()
-    key = [asked["model"], options.sequences, options.seeds, options.real, print_of, data.described]
+    key = [asked["model"], options.sequences, options.seeds, options.real, print_of, data.info.model_dump()]
     before = _kept_before(out, key) or {"inspect": look(model, data, name, tell)}
     verdict = before["inspect"]["verdict"]
     if verdict["severity"] == "quiet" and not options.force:
@@ -170,7 +170,7 @@ def _balanced_alone(
     for name, per_channel in WEIGHTS.items():
         quantized = copy.deepcopy(balanced)
         quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
-        found[name] = measure_seeds(quantized, data, reference, 1, tell)["quantized"]
+        found[name] = spreads([run.metrics for run in measure_seeds(quantized, data, reference, 1)]).model_dump()
     return found
 
 
@@ -303,7 +303,7 @@ def _figures(
         "rows": [] if after is None else comparison(before, after),
         "before": before,
         "after": after,
-        "data": data.described,
-        "command": command_line(),
+        "data": data.info.model_dump(),
+        "command": shlex.join(["quietformer", *sys.argv[1:]]),
         "versions": versions(),
     }

@@ -22,6 +22,7 @@ from quietformer.models.open import open_model
 from quietformer.quant.calibration import quantize_
 from quietformer.report.page import write_page
 from quietformer.results.provenance import versions
+from quietformer.results.quality import spreads
 from quietformer.training.run import train
 from quietformer.workflows.quality import look, real_integers
 
@@ -66,7 +67,7 @@ def run_trial(
         "curve": curve(trained["log"]),
         "paper": trained["paper"],
         **_measure(model, data, measures, folder, trial.name, tell),
-        "data": data.described,
+        "data": data.info.model_dump(),
         "versions": versions(),
     }
     written: dict[str, Any] = finite(figures)
@@ -94,10 +95,7 @@ def finished_trial(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
 def _measure(
     model: PreTrainedModel, data: CalibrationData, measures: Measures, folder: Path, name: str, tell: Tell
 ) -> dict[str, Any]:
-    total = len(data.evaluation)
-    reference = reference_run(
-        model, data.evaluation, task_of(model), progress=lambda done: tell("evaluating in floating point", done, total)
-    )
+    reference = reference_run(model, data.evaluation, task_of(model))
     if measures.pages:
         write_page(look(model, data, name, tell), folder / PAGE)
     evaluation = reference.evaluation
@@ -105,14 +103,16 @@ def _measure(
         "task": evaluation.task,
         "primary": evaluation.primary,
         "better": evaluation.better,
-        "float": evaluation.to_dict()["figures"],
+        "float": evaluation.metrics.model_dump(),
         "quantized": {},
         "real": None,
     }
     for bits in measures.bits:
         quantized = copy.deepcopy(model)
         quantize_(quantized, quantization(bits), data.evaluation[0])
-        figures["quantized"][bits] = measure_seeds(quantized, data, reference, measures.calibrations, tell)["quantized"]
+        figures["quantized"][bits] = spreads(
+            [run.metrics for run in measure_seeds(quantized, data, reference, measures.calibrations)]
+        ).model_dump()
         if measures.real and bits == EXPORTED:
             figures["real"] = _real(quantized, data, reference, folder, tell)
     return figures
