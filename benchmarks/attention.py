@@ -28,6 +28,7 @@ from turns import fastest, machine
 import quietformer as qf
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.masks import late_mask
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec
 from quietformer.files import write_json
 
@@ -60,7 +61,8 @@ def attention(name: str, heads: int, length: int, causal: bool) -> Callable[[Ten
         ).transpose(1, 2)  # fmt: skip
     spec = NORMALIZERS["clipped softmax" if name == PLAIN else name]
     core = AttentionCore(qf.AttentionSpec(normalizer=spec), HeadGeometry(heads, heads * WIDTH, WIDTH)).eval()
-    context: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, k, v: core(q, k, v, mask, weights=name == PLAIN)[0]  # noqa: E731
+    options = CoreOptions(weights=name == PLAIN)
+    context: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, k, v: core(q, k, v, mask, options=options)[0]  # noqa: E731
     return context
 
 
