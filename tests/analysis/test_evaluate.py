@@ -220,12 +220,12 @@ def test_top1_is_counted_on_labels_and_agreement_without():
         )
     labels = torch.cat([batch["labels"] for batch in batches]).tolist()
     reference = reference_run(model, batches)
-    found = evaluate(other, batches, "image", reference)
+    found = evaluate(other, batches, "images", reference)
     assert (found.primary, found.better) == ("top1", "higher")
     assert found.value == np.mean(np.equal(theirs, labels))
     assert found.figures["agreement"] == np.mean(np.equal(theirs, ours))
     bare = [{"pixel_values": batch["pixel_values"]} for batch in batches]
-    found = evaluate(other, bare, "image", reference_run(model, bare))
+    found = evaluate(other, bare, "images", reference_run(model, bare))
     assert found.primary == "agreement"
     assert found.value == np.mean(np.equal(theirs, ours))
 
@@ -303,7 +303,7 @@ def test_the_model_is_left_as_it_was_and_progress_is_told():
     evaluate(model, data_of("bert"), "masked", progress=done.append)
     assert [module.training for module in model.modules()] == modes
     assert done == [1, 2, 3]
-    with pytest.raises(QuietformerError, match="does not run on such input"):
+    with pytest.raises(QuietformerError, match="does not accept this input"):
         evaluate(model, [{"pixel_values": torch.zeros(1, 3, 4, 4)}], "masked")
     assert [module.training for module in model.modules()] == modes
 
@@ -346,7 +346,7 @@ T5 = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "voca
         (lambda: build("gpt2"), "causal"),
         (lambda: transformers.GPT2DoubleHeadsModel(build("gpt2").config), "causal"),
         (lambda: transformers.GPT2Model(build("gpt2").config), "embedding"),
-        (lambda: build("vit"), "image"),
+        (lambda: build("vit"), "images"),
         (lambda: transformers.ViTModel(build("vit").config), "embedding"),
         (lambda: transformers.GPT2ForSequenceClassification(build("gpt2").config), "classes"),
         (lambda: make("tagger"), "classes"),

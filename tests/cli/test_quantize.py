@@ -103,7 +103,7 @@ def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):
     plan = json.loads((place / "plan.json").read_text())
     assert any(item["why"] == "the head" for item in plan["left"])
     assert any(item["why"] == "rule '*.scores'" for item in plan["left"])
-    assert "left in floating point" in out
+    assert "kept in full precision" in out
     assert not (place / "q.html").exists()
 
 

@@ -301,7 +301,7 @@ def test_the_plan_is_the_same_sites():
     balanced = copy.deepcopy(model)
     balance_(balanced, [batch])
     plans = [quantize_(one, QuantSpec(), batch) for one in (model, balanced)]
-    assert plans[0].to_dict()["sites"] == plans[1].to_dict()["sites"]
+    assert plans[0].info().sites == plans[1].info().sites
 
 
 def test_saved_and_loaded_it_is_the_same_with_a_head_and_without(tmp_path):

@@ -20,7 +20,8 @@ from quietformer.analysis.scores import (
     token_scores,
 )
 from quietformer.architectures.forward import Batch, in_eval_mode, run
-from quietformer.architectures.task import TASKS, task_of
+from quietformer.architectures.task import task_of
+from quietformer.config.tasks import MEASURED
 from quietformer.data.token_labels import IGNORED, next_tokens
 from quietformer.errors import QuietformerError
 from quietformer.files import finite
@@ -136,7 +137,7 @@ def reference_run(
     """Run the model that others will be compared with; `evaluation` of the result are its own figures."""
     if task is None:
         if not isinstance(model, nn.Module):
-            raise QuietformerError(f"name the task of a function: {', '.join(TASKS)}")
+            raise QuietformerError(f"name the task of a function: {', '.join(MEASURED)}")
         task = task_of(model)
     answers = _run(model, batches, task, progress)
     kept, targets = answers.kept, _joined(answers.targets)
@@ -163,8 +164,8 @@ def evaluate(
 
 
 def _run(model: nn.Module | Run, batches: Iterable[Batch], task: str, progress: Callable[[int], None]) -> _Answers:
-    if task not in TASKS:
-        raise QuietformerError(f"unknown task {task!r}; there are {', '.join(TASKS)}")
+    if task not in MEASURED:
+        raise QuietformerError(f"unknown task {task!r}; there are {', '.join(MEASURED)}")
     answers = _Answers(task)
     with _in_eval_mode(model), torch.no_grad():
         for done, batch in enumerate(batches, start=1):

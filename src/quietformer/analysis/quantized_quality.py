@@ -14,9 +14,8 @@ from quietformer.architectures.forward import Batch
 from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.quant.calibration import calibrate_, floating_point, use_estimators_
-from quietformer.quant.insertion import quantizers
 from quietformer.quant.placement import QuantPlan
-from quietformer.quant.sensitivity import sensitivity, signal_to_noise
+from quietformer.quant.sensitivity import Measure, noise_by_tensor, sensitivity
 from quietformer.results.cost import cost, spread
 
 SEARCHED = ("minmax", "running_minmax", "percentile(q=99.99)", "percentile(q=99.999)", "mse")
@@ -36,7 +35,7 @@ def measure_seeds(
     runs = []
     for count, seed in enumerate(reversed(range(seeds)), start=1):
         batches = data.calibration(seed)
-        calibrate_(model, batches, progress=partial(_counted, tell, f"calibrating ({count} of {seeds})", len(batches)))
+        calibrate_(model, batches, progress=_Told(tell, f" ({count} of {seeds})"))
         progress = partial(_counted, tell, f"evaluating ({count} of {seeds})", len(data.evaluation))
         found = evaluate(model, data.evaluation, reference.task, reference, progress=progress)
         runs.append({"seed": seed, "figures": found.to_dict()["figures"]})
@@ -45,6 +44,18 @@ def measure_seeds(
         "runs": runs,
         "quantized": {name: spread([run["figures"][name] for run in runs]) for name in runs[0]["figures"]},
     }
+
+
+class _Told:
+    """A `Progress` for callers that still pass a function."""
+
+    def __init__(self, tell: Tell, run: str = "") -> None:
+        self.tell, self.run = tell, run
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, what: str, done: int = 0, total: int = 0) -> None:
+        self.tell(f"{what}{self.run}", done, total)
 
 
 def _counted(tell: Tell, what: str, total: int, done: int) -> None:
@@ -93,16 +104,7 @@ def search_estimator(
 
 def describe_sites(model: PreTrainedModel, plan: QuantPlan, batches: list[Batch]) -> dict[str, Any]:
     """Range and signal-to-noise ratio of every site, the noisiest first; cheap, one pass."""
-    noise, placed = signal_to_noise(model, batches), quantizers(model)
-    rows: list[dict[str, Any]] = []
-    for site in plan.sites:
-        lo, hi = placed[site.name].range()
-        rows.append({
-            "site": site.name, "short": site.short, "role": site.role, "grid": str(site.grid), "lo": float(lo.min()),
-            "hi": float(hi.max()), "sqnr_db": noise[site.name], "only": None, "without": None,
-        })  # fmt: skip
-    rows.sort(key=lambda row: math.inf if row["sqnr_db"] is None else row["sqnr_db"])
-    return {"measure": None, "everything": None, "nothing": None, "rows": rows}
+    return noise_by_tensor(model, plan, batches).model_dump()
 
 
 def measure_sensitivity(
@@ -113,12 +115,6 @@ def measure_sensitivity(
     few = data.evaluation[: max(1, FEW // size)]
     with floating_point(model):
         reference = reference_run(model, few, task)
-    found = sensitivity(
-        model,
-        plan,
-        few,
-        lambda: evaluate(model, few, task, reference).value,
-        higher_is_better=reference.evaluation.better == "higher",
-        progress=lambda done: tell("measuring each site", done, len(plan.sites)),
-    )
-    return {"measure": reference.evaluation.primary, "sequences": reference.evaluation.sequences, **found}
+    primary, better = reference.evaluation.primary, reference.evaluation.better
+    measure = Measure(primary, better, lambda: evaluate(model, few, task, reference).value)
+    return sensitivity(model, plan, few, measure, progress=_Told(tell)).model_dump()

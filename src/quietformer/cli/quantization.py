@@ -201,7 +201,7 @@ def quantize_model(
         },
         "label": f"{spec.label}, balanced" if gained_norms(model) else spec.label,
         "spec": spec.to_dict(),
-        "plan": plan.to_dict(),
+        "plan": plan.info().model_dump(),
         "task": task,
         "primary": evaluation.primary,
         "better": evaluation.better,

@@ -83,7 +83,7 @@ def quantize(
     if plan_only:
         plan = plan_quantization(opened, spec, data.evaluation[0])
         _print_plan(plan)
-        write_json(json_path, plan.to_dict())
+        write_json(json_path, plan.info().model_dump())
         return
     found = quantize_model(opened, model, data, task, spec, seeds=seeds, search=search, balance=balance)
     with Steps() as steps:
@@ -181,7 +181,7 @@ def _print(found: Quantized) -> None:
             table.add_row(row["activations"], shown(row["figures"][primary], primary))
         console.print(table)
     runs = figures["runs"]
-    unit = "images" if figures["task"] == "image" else "sequences"
+    unit = "images" if figures["task"] == "images" else "sequences"
     title = f"\n{figures['label']}, {figures['data']['evaluation_sequences']} {unit}, {len(runs)} calibrations"
     table = Table(title=title, title_justify="left")
     for column in ("measure", "floating point", "quantized"):

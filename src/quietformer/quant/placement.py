@@ -1,10 +1,10 @@
-"""What is quantized, and what is left in floating point and why."""
+"""Which tensors are quantized, and which stay in full precision and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,6 +17,7 @@ from quietformer.attention.layers import CORE
 from quietformer.config.quantization import QuantRule, QuantSpec
 from quietformer.errors import QuietformerError
 from quietformer.quant.quantizer import Grid
+from quietformer.results.quantize import KeptTensor, PlanInfo, PlannedTensor
 
 FUSED = "read only by an activation function, quantized after it"
 
@@ -35,7 +36,7 @@ class Site:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """One tensor that stays in floating point."""
+    """One tensor that stays in full precision."""
 
     name: str
     why: str
@@ -52,16 +53,15 @@ class QuantPlan:
     def count(self, role: str) -> int:
         return sum(site.role == role for site in self.sites)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "spec": self.spec.to_dict(),
-            "weights": self.count("weight"),
-            "activations": self.count("activation"),
-            "sites": [
-                {"site": s.name, "short": s.short, "role": s.role, "grid": str(s.grid)} for s in self.sites
-            ],
-            "left": [{"site": item.name, "why": item.why} for item in self.left],
-        }  # fmt: skip
+    def info(self) -> PlanInfo:
+        """The plan as a part of a report."""
+        return PlanInfo(
+            spec=self.spec,
+            weights=self.count("weight"),
+            activations=self.count("activation"),
+            sites=[PlannedTensor(site=s.name, short=s.short, role=s.role, grid=str(s.grid)) for s in self.sites],
+            left=[KeptTensor(site=item.name, why=item.why) for item in self.left],
+        )
 
     def __str__(self) -> str:
         lines = [
@@ -74,7 +74,7 @@ class QuantPlan:
             reasons.setdefault(item.why, []).append(item.name)
         for why, names in reasons.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            lines.append(f"left in floating point: {shown} ({why})")
+            lines.append(f"kept in full precision: {shown} ({why})")
         return "\n".join(lines)
 
 

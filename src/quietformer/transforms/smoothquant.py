@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,9 +38,6 @@ class Migration:
     folded: int = 0
     divided: int = 0
     left: dict[str, str] = field(default_factory=dict)  # the first projection of a group, and why it was left
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass

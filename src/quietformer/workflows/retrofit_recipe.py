@@ -54,7 +54,7 @@ UNITS = {
     "classes": "passages",
     "masked": "sequences",
     "causal": "sequences",
-    "image": "images",
+    "images": "images",
 }
 
 
