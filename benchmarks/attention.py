@@ -140,17 +140,17 @@ def main() -> None:
         print(one_peak(name, int(length), int(heads), bool(int(causal))))
         return
     torch.set_num_threads(arguments.threads)
-    figures: dict[str, Any] = {
+    results: dict[str, Any] = {
         "command": shlex.join(["python", *sys.argv]),
         "machine": machine(),
         "time": [],
         "memory": [],
     }
-    print(json.dumps(figures["machine"]))
+    print(json.dumps(results["machine"]))
     for causal in (False, True):
         for length in arguments.lengths:
             found = times(length, causal, arguments.rounds if length <= 2048 else 3)
-            figures["time"].append(found)
+            results["time"].append(found)
             for what in ("forward", "forward and backward"):
                 row = dict(found[what])
                 print(
@@ -161,9 +161,9 @@ def main() -> None:
     for causal in (False, True):
         for length in arguments.memory:
             found = peaks(length, 1, causal)
-            figures["memory"].append(found)
+            results["memory"].append(found)
             print(f"peak memory, T = {length}: {found}", flush=True)
-    write_json(arguments.json, figures)
+    write_json(arguments.json, results)
 
 
 if __name__ == "__main__":

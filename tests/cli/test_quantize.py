@@ -103,7 +103,7 @@ def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):
     plan = json.loads((place / "plan.json").read_text())
     assert any(item["why"] == "the head" for item in plan["left"])
     assert any(item["why"] == "rule '*.scores'" for item in plan["left"])
-    assert "kept in full precision" in out
+    assert "left in floating point" in out
     assert not (place / "q.html").exists()
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_balanced_is_told(run, place):
         (("--bits", "w1a8"), "weight_bits must be >= 2, got 1"),
         (("--acts", "runing-minmax"), "did you mean 'running_minmax'"),
         (("--weights", "percentile(q=200)"), "percentile: q must be"),
-        (("--keep", "*.nothing"), "matches no site"),
+        (("--keep", "*.nothing"), "matches no tensor"),
         (("--keep", "*.scores=x"), "cannot read rule"),
         (("--page", "q.txt"), "ending in .html"),
         (("--json", "no/such/place.json"), "no folder"),
