@@ -23,7 +23,7 @@ ALLOWED = {
     "attention": {"errors", "config"},
     "architectures": {"errors", "config", "attention"},
     "transforms": {"errors", "config", "attention", "architectures"},
-    "quant": {"errors", "config", "attention", "architectures"},
+    "quant": {"errors", "progress", "config", "results", "attention", "architectures"},
     "models": BASE | {"config", "attention", "architectures", "transforms", "quant"},
     "data": BASE | {"config", "results", "architectures", "models"},
     "analysis": {"errors", "progress", "config", "results", "attention", "architectures", "quant", "data"},

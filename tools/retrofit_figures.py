@@ -84,7 +84,7 @@ def main() -> None:
             "before": measured(original, data, reference, arguments.model, arguments.seeds),
             "after": measured(healed, data, reference, "healed", arguments.seeds),
         }
-        left = plan_quantization(healed, QuantSpec(per_channel=True), data.evaluation[0]).to_dict()["left"]
+        left = plan_quantization(healed, QuantSpec(per_channel=True), data.evaluation[0]).info().model_dump()["left"]
         print(name, json.dumps(found[name], default=str)[:600], flush=True)
     write_json(
         arguments.json,

@@ -217,7 +217,7 @@ def test_applying_again_replaces_and_keeps_what_stayed():
 
 def test_it_is_applied_without_a_warning_and_only_to_a_whole_model():
     model = build()
-    with pytest.raises(UnsupportedModelError, match="apply to the whole model inside"):
+    with pytest.raises(UnsupportedModelError, match="apply to the transformers model inside"):
         qf.apply_attention_(model.mpnet.encoder, qf.AttentionSpec())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -164,7 +164,7 @@ def test_what_cannot_be_balanced_is_told(run, place):
         (("--bits", "w1a8"), "weight_bits must be >= 2, got 1"),
         (("--acts", "runing-minmax"), "did you mean 'running_minmax'"),
         (("--weights", "percentile(q=200)"), "percentile: q must be"),
-        (("--keep", "*.nothing"), "matches no site"),
+        (("--keep", "*.nothing"), "matches no tensor"),
         (("--keep", "*.scores=x"), "cannot read rule"),
         (("--page", "q.txt"), "ending in .html"),
         (("--json", "no/such/place.json"), "no folder"),

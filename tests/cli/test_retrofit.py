@@ -119,7 +119,7 @@ def test_other_kinds_of_models(run, tmp_path, text, name):
     code, _, error = run("retrofit", model, out, *QUICK, *data, "--force", "--no-real")
     assert code == 0, error
     figures = json.loads((out / "retrofit.json").read_text())
-    assert figures["task"] == {"llama": "causal", "masked": "masked", "vit": "image"}[name]
+    assert figures["task"] == {"llama": "causal", "masked": "masked", "vit": "images"}[name]
     assert type(qf.load(out)) is type(open_model(str(model)))
 
 

@@ -7,16 +7,14 @@ import math
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, evaluate, reference_run
-from quietformer.architectures.forward import Batch
 from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import calibrate_, floating_point, use_estimators_
-from quietformer.quant.insertion import quantizers
 from quietformer.quant.placement import QuantPlan
-from quietformer.quant.sensitivity import sensitivity, signal_to_noise
-from quietformer.results.quantize import CalibrationRun, SearchedEstimator, Sensitivity, TensorSensitivity
+from quietformer.quant.sensitivity import Measure, sensitivity
+from quietformer.results.quantize import CalibrationRun, SearchedEstimator, Sensitivity
 
 SEARCHED = ("minmax", "running_minmax", "percentile(q=99.99)", "percentile(q=99.999)", "mse")
 """The estimators for activations among which the paper chose the best for each model."""
@@ -31,15 +29,9 @@ def measure_seeds(
     """Calibrate once per seed and evaluate; the model is left as seed 0 has calibrated it."""
     runs = []
     for count, seed in enumerate(reversed(range(seeds)), start=1):
-        batches, which = data.calibration(seed), f"({count} of {seeds})"
-
-        def calibrated(done: int, which: str = which, total: int = len(batches)) -> None:
-            progress.step(f"calibrating {which}", done, total)
-
-        calibrate_(model, batches, progress=calibrated)
-        found = evaluate(
-            model, data.evaluation, reference.task, reference, progress=progress, what=f"evaluating {which}"
-        )
+        calibrate_(model, data.calibration(seed), progress=progress)
+        what = f"evaluating ({count} of {seeds})"
+        found = evaluate(model, data.evaluation, reference.task, reference, progress=progress, what=what)
         runs.append(CalibrationRun(seed=seed, metrics=found.metrics))
     return runs[::-1]
 
@@ -65,22 +57,6 @@ def search_estimator(
     return best, rows
 
 
-def describe_tensors(model: PreTrainedModel, plan: QuantPlan, batches: list[Batch]) -> Sensitivity:
-    """Range and signal-to-noise ratio of every quantized tensor, the noisiest first; cheap, one pass."""
-    noise, placed = signal_to_noise(model, batches), quantizers(model)
-    rows = []
-    for site in plan.sites:
-        lo, hi = placed[site.name].range()
-        rows.append(
-            TensorSensitivity(
-                site=site.name, short=site.short, role=site.role, grid=str(site.grid), lo=float(lo.min()),
-                hi=float(hi.max()), sqnr_db=noise[site.name], only=None, without=None,
-            )
-        )  # fmt: skip
-    rows.sort(key=lambda row: math.inf if row.sqnr_db is None else row.sqnr_db)
-    return Sensitivity(measure=None, everything=None, nothing=None, rows=rows)
-
-
 def measure_sensitivity(
     model: PreTrainedModel, plan: QuantPlan, data: CalibrationData, task: MeasuredTask, progress: Progress = SILENT
 ) -> Sensitivity:
@@ -89,12 +65,7 @@ def measure_sensitivity(
     few = data.evaluation[: max(1, FEW // size)]
     with floating_point(model):
         reference = reference_run(model, few, task)
-    found = sensitivity(
-        model,
-        plan,
-        few,
-        lambda: evaluate(model, few, task, reference).value,
-        higher_is_better=reference.evaluation.better == "higher",
-        progress=lambda done: progress.step("measuring each tensor", done, len(plan.sites)),
-    )
-    return Sensitivity(measure=reference.evaluation.primary, sequences=reference.evaluation.sequences, **found)
+    evaluation = reference.evaluation
+    measure = Measure(evaluation.primary, evaluation.better, lambda: evaluate(model, few, task, reference).value)
+    found = sensitivity(model, plan, few, measure, progress=progress)
+    return found.model_copy(update={"sequences": evaluation.sequences})

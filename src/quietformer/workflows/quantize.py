@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quietformer.analysis.quantized_quality import describe_tensors, measure_sensitivity
+from quietformer.analysis.quantized_quality import measure_sensitivity
 from quietformer.config.options.verbs import QuantizeOptions
 from quietformer.data.calibration_data import calibration_data
 from quietformer.errors import QuietformerError
@@ -12,6 +12,7 @@ from quietformer.models.open import gguf_file
 from quietformer.models.save import save
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import plan_quantization
+from quietformer.quant.sensitivity import noise_by_tensor
 from quietformer.results.provenance import command_line
 from quietformer.results.quantize import PlanInfo, QuantizeReport
 from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
@@ -31,7 +32,7 @@ def quantize(model: ModelName, options: QuantizeOptions | None = None, progress:
     if options.sensitivity:
         found = measure_sensitivity(opened.model, plan, data, opened.task, progress)
     else:
-        found = describe_tensors(opened.model, plan, data.evaluation[:2])
+        found = noise_by_tensor(opened.model, plan, data.evaluation[:2])
     if options.out is not None:
         progress.step(f"writing {options.out}")
         # The files of a folder are copied; those of a GGUF file have to be made.
@@ -45,7 +46,7 @@ def plan(model: ModelName, options: QuantizeOptions | None = None, progress: Pro
     options = options or QuantizeOptions()
     opened = open_once(model, options, progress)
     data = calibration_data(opened.model, opened.name, opened.task, options)
-    return PlanInfo.model_validate(plan_quantization(opened.model, options.spec(), data.evaluation[0]).to_dict())
+    return plan_quantization(opened.model, options.spec(), data.evaluation[0]).info()
 
 
 def _check_out(out: Path, model: ModelName, *, overwrite: bool) -> None:

@@ -15,7 +15,7 @@ from quietformer.progress import Progress
 from quietformer.quant.calibration import floating_point, quantize_
 from quietformer.quant.placement import QuantPlan
 from quietformer.results.quality import spreads
-from quietformer.results.quantize import CalibrationRun, PlanInfo, SearchedEstimator, SimulatedReport
+from quietformer.results.quantize import CalibrationRun, SearchedEstimator, SimulatedReport
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.gains import gained_norms
 from quietformer.workflows.open_once import OpenedModel
@@ -42,7 +42,7 @@ class Simulation:
             model=self.opened.info,
             label=f"{self.spec.label}{balanced}",
             spec=self.spec,
-            plan=None if self.plan is None else PlanInfo.model_validate(self.plan.to_dict()),
+            plan=None if self.plan is None else self.plan.info(),
             fp32=evaluation.metrics,
             runs=self.runs,
             quantized=spreads([run.metrics for run in self.runs]),
