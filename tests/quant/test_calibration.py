@@ -18,7 +18,7 @@ from quietformer.config.quantization import estimators
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.quant.calibration import dequantize_, floating_point, use_estimators_
 from quietformer.quant.insertion import quantizers
-from quietformer.quant.sensitivity import Measure, sensitivity, signal_to_noise
+from quietformer.quant.sensitivity import sensitivity, signal_to_noise
 from tests.tiny_models import CAUSAL, PAPER, build, inputs, logits
 
 
