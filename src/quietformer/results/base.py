@@ -49,6 +49,9 @@ class Report(Record):
     kind: str
     version: int = REPORT_VERSION
     command: str = Field(default="", description="the command line that makes this report again")
+    commit: str | None = Field(
+        default=None, description="the commit of the source it was made with, where one was recorded"
+    )
     versions: dict[str, str] = Field(default_factory=versions, description="packages it was made with")
 
     kinds: ClassVar[dict[str, type[Report]]] = {}
