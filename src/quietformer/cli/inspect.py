@@ -45,6 +45,7 @@ def inspect(
     with working("starting"):
         from quietformer.models.open import open_model
         from quietformer.report.page import write_page
+        from quietformer.results.inspect import InspectReport
     if page.suffix.lower() not in (".html", ".htm"):
         raise QuietformerError(f"--page takes a name ending in .html, got {page}")
     places = [page, json_path or page.with_suffix(".json"), *([card] if card else [])]
@@ -78,12 +79,12 @@ def inspect(
     if card is not None:
         from quietformer.report.card import card_fragment
 
-        write_text(card, card_fragment(report))
+        write_text(card, card_fragment(InspectReport.from_fields(report)))
     if figures_dir is not None:
         with working("drawing"):
-            from quietformer.report.plots import draw_figures
+            from quietformer.report.plots import draw_plots
 
-            drawn = draw_figures(report, figures_dir)
+            drawn = draw_plots(InspectReport.from_fields(report), figures_dir)
         print(f"{len(drawn)} pictures in {figures_dir}")
 
 

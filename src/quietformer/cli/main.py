@@ -7,6 +7,7 @@ import sys
 import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
+from quietformer.cli.options import expanded
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command("variants")(variants.variants)
+app.command("variants")(expanded(variants.variants))
 
 app.command("inspect")(inspect.inspect)
 
@@ -32,13 +33,13 @@ app.command("train")(train.train)
 
 app.command("retrofit")(retrofit.retrofit)
 
-app.command("compare")(study.compare)
+app.command("compare")(expanded(study.compare))
 
-app.command("sweep")(study.sweep)
+app.command("sweep")(expanded(study.sweep))
 
-app.command("recipes")(recipes.recipes)
+app.command("recipes")(expanded(recipes.recipes))
 
-app.command("paper")(paper.paper)
+app.command("paper")(expanded(paper.paper))
 
 
 @app.callback(invoke_without_command=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, Self
 
 
 @contextlib.contextmanager
@@ -80,3 +80,37 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(escape(what), total=total)
         yield lambda done: progress.update(task, completed=done)
+
+
+class TerminalProgress:
+    """Lines on standard error, and a bar between them while something is counted."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def say(self, text: str) -> None:
+        self._end()
+        print(text, file=sys.stderr, flush=True)
+
+    def step(self, what: str, done: int = 0, total: int = 0) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import Progress
+
+        if self._bar is None:
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("working", total=None)
+            self._bar.start()
+        self._bar.update(self._task, description=escape(what), completed=done, total=total or None)
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

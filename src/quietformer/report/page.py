@@ -10,6 +10,8 @@ from typing import Any
 
 from quietformer.files import write_text
 from quietformer.report.page_data import slim
+from quietformer.report.page_fields import page_fields
+from quietformer.results.base import Report
 
 SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
 """Where the frame of every page takes what is particular to one."""
@@ -24,12 +26,13 @@ ASSETS = {
 """The styles and scripts of each kind of page, in their order; the last also has the page's sections."""
 
 
-def page(figures: dict[str, Any]) -> str:
+def page(report: Report | dict[str, Any]) -> str:
     """The figures inside the page of their kind, or else that of `inspect`.
 
     Names of models, sites and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and
     `&` are escaped, and the script puts them in as text, never as markup.
     """
+    figures = page_fields(report) if isinstance(report, Report) else report
     kind = figures.get("kind")
     kind = kind if kind in ASSETS else "inspect"
     shown = slim(figures) if kind == "retrofit" else figures
@@ -50,5 +53,5 @@ def _asset(name: str) -> str:
     return (files("quietformer.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def write_page(figures: dict[str, Any], path: Path) -> None:
-    write_text(path, page(figures))
+def write_page(report: Report | dict[str, Any], path: Path) -> None:
+    write_text(path, page(report))
