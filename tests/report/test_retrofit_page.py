@@ -11,6 +11,7 @@ import pytest
 from quietformer.report.page import page
 from quietformer.report.page_data import slim
 from quietformer.report.plots import unpack
+from quietformer.results.inspect import PackedMatrix
 from tests.report.retrofits import retrofit
 from tests.report.tabs import text
 
@@ -244,7 +245,7 @@ def test_words_and_pointer_give_the_weights_of_the_pattern(opened):
     weights = {}
     for side, found in inspected.items():
         entry = next(e for e in found["pictures"]["attention"] if e["sequence"] == 0 and e["layer"] == 1)
-        weights[side] = unpack(entry["heads"][2]["P"])
+        weights[side] = unpack(PackedMatrix(**entry["heads"][2]["P"]))
         columns = weights[side].sum(0)
         by_token: dict[str, float] = {}
         for token, weight in zip(tokens, columns, strict=True):
