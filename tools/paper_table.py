@@ -9,14 +9,15 @@ from pathlib import Path
 
 from tools.tables import markdown, write_between
 
-from quietformer.study.paper import overview, paper_figures
+from quietformer.study.paper import paper
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "paper.md"
 MARK = "paper"
 
 
 def paper_table() -> str:
-    return markdown(overview(paper_figures()))
+    table = paper().overview()
+    return markdown([table.columns, *table.rows])
 
 
 if __name__ == "__main__":

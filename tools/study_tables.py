@@ -1,49 +1,50 @@
-"""The tables and plots of docs/science.md, and the figures that `quietformer paper` shows, from finished studies.
+"""The tables and plots of docs/science.md, and the reports that `quietformer paper` shows, from finished studies.
 
     python -m tools.study_tables [NAME=DIR ...]
 
-NAME is the mark of the table in the document; DIR a folder that `compare` or `sweep` has left. The figures are kept, without the
-curves of single runs, in the package. Without a name the tables are written anew from the figures that are kept.
+NAME is the mark of the table in the document; DIR a folder that `compare` or `sweep` has left. The reports are kept, without the
+curves of single runs, in the package. Without a name the tables are written again from the reports that are kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from tools.tables import markdown, write_between
 
-from quietformer.files import write_json
 from quietformer.report.study_plots import NAMES
-from quietformer.results.study_table import columns, failures
+from quietformer.results.study import StudyReport
+from quietformer.results.trial import RealInt8, TrialRun
 from quietformer.study.paper import RESULTS
 from quietformer.study.table import in_words
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, PLOTS = DOCS / "science.md", DOCS / "figures" / "studies"
-DROPPED = ("curve", "versions")
 
 
-def slim(figures: dict[str, Any]) -> dict[str, Any]:
+def slim(report: StudyReport) -> StudyReport:
     """Without what a table does not need."""
-    trials = [{key: value for key, value in trial.items() if key not in DROPPED} for trial in figures["trials"]]
-    for trial in trials:
-        if trial.get("real"):  # not its sizes and latencies
-            trial["real"] = {key: value for key, value in trial["real"].items() if key in ("figures", "error")}
-    return figures | {"trials": trials}
+    return report.model_copy(update={"trials": [_slim_run(run) for run in report.trials]})
 
 
-def section(name: str, figures: dict[str, Any]) -> str:
+def _slim_run(run: TrialRun) -> TrialRun:
+    if run.result is None:
+        return run
+    real = run.result.real
+    kept = None if real is None else RealInt8(**{name: getattr(real, name) for name in ("metrics", "error")})
+    return run.model_copy(update={"result": run.result.model_copy(update={"curve": [], "real": kept})})
+
+
+def section(name: str, report: StudyReport) -> str:
     """What stands in the document between the marks of a study."""
-    chosen = columns(figures["rows"])
-    table = markdown([[title for title, _ in chosen], *([cell(row) for _, cell in chosen] for row in figures["rows"])])
-    failed = "".join(f"\nFailed: {text}." for text in failures(figures["rows"]))
-    minutes = sum(trial.get("seconds", 0.0) for trial in figures["trials"]) / 60
+    found = report.table
+    table = markdown([found.columns, *found.rows])
+    failed = "".join(f"\nFailed: {text}." for text in report.failures())
+    minutes = sum(run.result.seconds for run in report.trials if run.result is not None) / 60
     pictures = (f"\n![{name}: {plot}](figures/studies/{name}-{plot}.svg)\n" for plot in plots_of(name))
-    said = f"{in_words(figures['rows'])}{failed} All runs together: {minutes:.0f} minutes."
+    said = f"{in_words(report.rows, report.metric, report.better)}{failed} All runs together: {minutes:.0f} minutes."
     return f"{table}\n{said}\n{''.join(pictures)}"
 
 
@@ -58,19 +59,19 @@ def main() -> None:
     parser.add_argument("studies", nargs="*", metavar="NAME=DIR")
     given = parser.parse_args().studies
     for name in [] if given else sorted(path.stem for path in RESULTS.glob("*.json")):
-        write_between(PAGE, name, section(name, json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))))
+        write_between(PAGE, name, section(name, StudyReport.read(RESULTS / f"{name}.json")))
     for one in given:
         name, _, folder = one.partition("=")
-        figures = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
+        report = StudyReport.read(Path(folder) / "study.json")
         RESULTS.mkdir(parents=True, exist_ok=True)
-        write_json(RESULTS / f"{name}.json", slim(figures))
+        slim(report).save(RESULTS / f"{name}.json")
         PLOTS.mkdir(parents=True, exist_ok=True)
         for old in plots_of(name):
             (PLOTS / f"{name}-{old}.svg").unlink()
         plots = sorted((Path(folder) / "figures").glob("*.svg"))
         for plot in [plot for plot in plots if plot.stem != "curves"] or plots:
             shutil.copyfile(plot, PLOTS / f"{name}-{plot.name}")
-        write_between(PAGE, name, section(name, figures))
+        write_between(PAGE, name, section(name, report))
 
 
 if __name__ == "__main__":
