@@ -31,12 +31,12 @@ ALLOWED = {
     "deployment": BASE | {"config", "architectures", "transforms", "quant", "models", "analysis"},
     "workflows": BASE | {
         "config", "results", "report", "architectures", "transforms", "quant", "models", "data", "analysis", "training",
-        "deployment",
+        "deployment", "progress",
     },
-    "study": BASE | {"config", "results", "training", "workflows"},
+    "study": BASE | {"config", "progress", "results", "report", "training", "workflows"},
     "cli": BASE | {
         "config", "results", "report", "attention", "architectures", "transforms", "quant", "models", "data", "analysis",
-        "training", "deployment", "workflows", "study",
+        "training", "deployment", "workflows", "study", "progress",
     },
     "__init__": {"_autoload"},
     "__main__": {"cli"},
