@@ -7,7 +7,7 @@ import json
 import pytest
 
 from quietformer.errors import QuietformerError
-from quietformer.study.workers import on_ray
+from quietformer.study.ray_cluster import on_ray
 from tests.study.studies import results_of, write_study_file
 from tests.study.test_study import GRID, carried_out, finished, sweep, wait_for
 

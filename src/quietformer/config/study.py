@@ -167,7 +167,7 @@ class Study(Spec):
                 raise SpecError(f"{same.name} and {one.name} are the same run; leave one out")
         return found
 
-    def _recipe(self, at: Mapping[str, Any], seed: int) -> Recipe:
+    def _recipe(self, at: Mapping[str, object], seed: int) -> Recipe:
         """The recipe, changed by the study for all runs, then by the variant, then by the point of the grid."""
         recipe = read_recipe(self.recipe)
         shared = {"seed": seed, "variants": {}}
@@ -204,7 +204,7 @@ def _asked(trial: Trial) -> Recipe:
     return trial.recipe.model_copy(update={"name": "", "paper": {}})
 
 
-def trial_name(at: Mapping[str, Any], seed: int, *, alone: bool = True) -> str:
+def trial_name(at: Mapping[str, object], seed: int, *, alone: bool = True) -> str:
     """A readable folder name: `gamma=-0.03,zeta=1,seed=0`; with a digest if it is long or not unique."""
     parts = [f"{short(field)}={value}" if field != VARIANT else str(value) for field, value in at.items()]
     name = folder_name(",".join([*parts, f"seed={seed}"]))
