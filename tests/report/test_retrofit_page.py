@@ -13,7 +13,7 @@ from quietformer.report.page_data import slim
 from quietformer.report.plots import unpack
 from quietformer.results.inspect import PackedMatrix
 from tests.report.retrofits import retrofit
-from tests.report.tabs import text
+from tests.report.tabs import text, wait_until
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
 LONG = "very_long_name_" * 20
@@ -410,7 +410,7 @@ def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
 def test_charts_follow_the_width_of_the_window(opened):
     tab, _ = opened(retrofit(), viewport={"width": 1200, "height": 800})
     tab.set_viewport_size({"width": 390, "height": 800})
-    tab.wait_for_function("document.querySelector('#loss svg').viewBox.baseVal.width < 390")
+    wait_until(tab, "document.querySelector('#loss svg').viewBox.baseVal.width < 390")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from importlib.resources import files
 
 import pytest
 
@@ -15,7 +16,7 @@ from quietformer.results.inspect import Headline
 from quietformer.results.quality import Metrics, Spread, Spreads
 from quietformer.results.trial import Baselines, CurvePoint, RealInt8, TrialResult, TrialRun
 from quietformer.study.run import study_report
-from tests.report.tabs import text
+from tests.report.tabs import text, wait_until
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
 LONG = "very_long_name_" * 20
@@ -236,6 +237,12 @@ def test_it_is_one_file_without_markup_of_others():
     }
     for name in ("rows", "trials"):
         assert [{key: line[key] for key in old} for line, old in zip(told[name], kept[name], strict=True)] == kept[name]
+
+
+@pytest.mark.parametrize("name", ["study", "paper", "charts"])
+def test_no_number_is_formatted_by_the_page(name):
+    script = (files("quietformer.report") / "assets" / f"{name}.js").read_text()
+    assert not re.search(r"toFixed|toLocaleString|toExponential", script), "results/numbers.py formats numbers"
 
 
 @in_browser
@@ -777,7 +784,7 @@ def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
 def test_grids_fit_a_phone_and_follow_the_width_of_the_window(opened, shape):
     tab, _ = opened(SHAPES[shape](), viewport={"width": 1200, "height": 800})
     tab.set_viewport_size({"width": 390, "height": 800})
-    tab.wait_for_function("document.querySelector('#curves svg').viewBox.baseVal.width < 390")
+    wait_until(tab, "document.querySelector('#curves svg').viewBox.baseVal.width < 390")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 

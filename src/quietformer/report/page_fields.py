@@ -211,7 +211,7 @@ def _best(report: StudyReport, rows: Sequence[StudyRow]) -> StudyRow | None:
 
 
 def _note(report: StudyReport) -> str:
-    """What stands below the table."""
+    """The text below the table."""
     rows = [row for row in report.rows if row.runs]
     if not rows:
         return ""

@@ -45,7 +45,7 @@ class PaperTable(Record):
 
     @property
     def is_made_by_one(self) -> bool:
-        """Whether each row is made by one run, which can then stand beside it."""
+        """Whether each row is made by one run, which is then shown beside it."""
         return all(len(row.made_by) == 1 for row in self.rows)
 
     @property

@@ -187,7 +187,7 @@ def legend(rows: Sequence[StudyRow], primary: str) -> list[str]:
 
 
 def failures(rows: Sequence[StudyRow]) -> list[str]:
-    """What failed, each run once: its reason stands in every row of its setting, one for each bit width."""
+    """What failed, each run once: its reason is in every row of its setting, one for each bit width."""
     return list(dict.fromkeys(f"{setting(row.at)}, {text}" for row in rows for text in row.failed))
 
 

@@ -187,7 +187,7 @@ def commands(item: Item, runs: Runs) -> list[str]:
 
 # ---- ours
 def family_of(name: str) -> str:
-    """`bert`, `opt` or `vit` among the words of a name; nothing if it has none of them. A Llama stands beside OPT, as causal."""
+    """`bert`, `opt` or `vit` among the words of a name; empty if it has none. A Llama counts as OPT: both are causal."""
     words = [{"llama": "opt"}.get(word, word) for word in re.findall("[a-z]+", Path(name).stem.lower())]
     return next((family for family in ("bert", "opt", "vit") if family in words), "")
 

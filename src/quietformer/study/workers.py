@@ -36,7 +36,7 @@ processes, and what they were asked to run; and a mark that tells the folder fro
 
 POLL = 0.5
 
-STOPPED = 130
+INTERRUPTED = 130
 
 Done = Callable[[TrialReport], None]
 
@@ -212,7 +212,7 @@ def _result(task: Task, code: int) -> TrialReport:
     if found is not None:
         return found
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    if code == STOPPED:  # not by us, or this would not be called
+    if code == INTERRUPTED:  # not by us, or this would not be called
         how = "was interrupted by somebody else"
     return failure(task, f"its process {how}; see {task.file(LOGS, 'txt')}")
 
@@ -235,7 +235,7 @@ def _follow(parent: int) -> None:
     """End with the process that started this one, however it ended: nobody waits for this run any more."""
     while os.getppid() == parent:
         time.sleep(POLL)
-    os._exit(STOPPED)
+    os._exit(INTERRUPTED)
 
 
 def main() -> None:
@@ -247,7 +247,7 @@ def main() -> None:
         report = carry_out(task, _Printed())
     except StoppedError as stopped:
         print(stopped, flush=True)
-        sys.exit(STOPPED)
+        sys.exit(INTERRUPTED)
     sys.exit(0 if report.failed is None else 1)
 
 

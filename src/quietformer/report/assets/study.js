@@ -196,7 +196,7 @@ function showPairs() {
   const axis = pairAxis(drawn), list = el("div"), foot = el("div", null, "pair axis"), scale = el("span", null, "lane");
   const every = Math.ceil(axis.ticks.length / 6);
   axis.ticks.filter((_, i) => i % every === 0).forEach(t => {
-    const text = el("span", tickText(t)); text.style.left = `${axis.tickPlace(t)}%`; scale.append(text);
+    const text = el("span", exact(t)); text.style.left = `${axis.tickPlace(t)}%`; scale.append(text);
   });
   foot.setAttribute("aria-hidden", "true"); foot.append(el("span"), scale, el("span"));
   list.setAttribute("role", "list"); list.append(...drawn.map(row => pairOf(row, axis)));
@@ -285,7 +285,7 @@ function showHeat() {
 }
 
 // ---- over the grid: lines over one field of numbers
-// Where values stand: as far apart as they are if that keeps them apart, else by their logarithm, else evenly.
+// Where values are on the axis: as far apart as they are if that keeps them apart, else by their logarithm, else evenly.
 function spaced(values) {
   const spread = (places, words) => {
     const gaps = places.slice(1).map((p, i) => p - places[i]), span = places[places.length - 1] - places[0];
@@ -305,7 +305,7 @@ function fieldChart(box, title, lines, log, points, readout) {
   // On a logarithmic axis a bar may reach below zero: it ends a little below the lowest point.
   const foot = log ? Math.min(...found.map(f => f.mean)) / 1.5 : -Infinity;
   const ends = ({mean, std}) => [mean + std, Math.max(mean - std, foot)], values = found.flatMap(f => [f.mean, ...ends(f)]);
-  // Bars of several lines at one value stand side by side.
+  // Bars of several lines at one value are side by side.
   const aside = k => (k - (lines.length - 1) / 2) * 5, inset = 22;
   fitted(box, width => {
     const root = frame(width, title), y = upright(root, values, width, log), inner = width - LEFT - RIGHT;
