@@ -24,7 +24,8 @@ from experiments.studies import causal_rows
 from experiments.studies import keep as studies
 from experiments.training import keep as runs
 from quietformer.files import write_text
-from quietformer.study.paper import overview, paper_figures
+from quietformer.results.study import StudyReport
+from quietformer.study.paper import paper
 
 Draw = Callable[[Any], str]
 
@@ -71,8 +72,9 @@ def documents() -> dict[str, str]:
 def tables() -> dict[tuple[str, str], str]:
     found = {place: draw(result(name)) for place, (name, draw) in TABLES.items()}
     for path in sorted(studies.FINISHED.glob("*.json")):
-        found["docs/science.md", path.stem] = studies.section(path.stem, result(f"studies/finished/{path.stem}"))
-    found["docs/paper.md", "paper"] = markdown(overview(paper_figures()))
+        found["docs/science.md", path.stem] = studies.section(path.stem, StudyReport.read(path))
+    overview = paper().overview()
+    found["docs/paper.md", "paper"] = markdown([overview.columns, *overview.rows])
     return found
 
 

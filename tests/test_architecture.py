@@ -32,12 +32,14 @@ ALLOWED = {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
     "workflows": BASE | {
-        "progress", "config", "results", "report", "attention", "architectures", "transforms", "quant", "models", "data",
-        "analysis", "training", "deployment",
+        "config", "results", "report", "architectures", "transforms", "quant", "models", "data", "analysis", "training",
+        "deployment", "progress",
     },
-    "study": BASE | {"config", "results", "training", "workflows"},
-    "api": {"progress", "config", "workflows"},
-    "cli": BASE | {"config", "results", "report", "training", "workflows", "study"},
+    "study": BASE | {"config", "progress", "results", "report", "training", "workflows"},
+    "cli": BASE | {
+        "config", "results", "report", "attention", "architectures", "transforms", "quant", "models", "data", "analysis",
+        "training", "deployment", "workflows", "study", "progress",
+    },
     "__init__": {"_autoload"},
     "__main__": {"cli"},
 }  # fmt: skip

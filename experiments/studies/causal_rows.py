@@ -8,7 +8,6 @@ DIR is a folder that `quietformer sweep causal-clipping` has left, with its mode
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean as mean
@@ -25,7 +24,8 @@ from quietformer.config.recipe_files import read_recipe
 from quietformer.data.measuring_data import validation_data
 from quietformer.models.open import open_model
 from quietformer.results.provenance import versions
-from quietformer.study.run import FIGURES
+from quietformer.results.study import StudyReport
+from quietformer.study.run import REPORT
 from quietformer.study.workers import RUNS
 from quietformer.training.run_folder import RECIPE
 
@@ -96,9 +96,9 @@ def main() -> None:
     keep_option_(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    trials = json.loads((arguments.study / FIGURES).read_text(encoding="utf-8"))["trials"]
+    trials = StudyReport.read(arguments.study / REPORT).trials
     runs = [
-        {"variant": trial["at"]["variant"], "seed": trial["seed"], **measured(arguments.study / RUNS / trial["name"])}
+        {"variant": trial.at["variant"], "seed": trial.seed, **measured(arguments.study / RUNS / trial.name)}
         for trial in track(trials, "runs")
     ]
     result = {"sequences": SEQUENCES, "runs": runs, "versions": versions()}

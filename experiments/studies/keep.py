@@ -12,36 +12,39 @@ import argparse
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from experiments.documents import markdown
 from experiments.provenance import ROOT, keep
 from quietformer.report.study_plots import NAMES
-from quietformer.results.study_table import columns, failures
+from quietformer.results.study import StudyReport
+from quietformer.results.trial import RealInt8, TrialRun
 from quietformer.study.table import in_words
 
 FINISHED = Path(__file__).parent / "finished"
 PLOTS = ROOT / "docs" / "figures" / "studies"
-DROPPED = ("curve", "versions")
 
 
-def slim(study: dict[str, Any]) -> dict[str, Any]:
+def slim(report: StudyReport) -> StudyReport:
     """Without what a table does not need."""
-    trials = [{key: value for key, value in trial.items() if key not in DROPPED} for trial in study["trials"]]
-    for trial in trials:
-        if trial.get("real"):  # not its sizes and latencies
-            trial["real"] = {key: value for key, value in trial["real"].items() if key in ("figures", "error")}
-    return study | {"trials": trials}
+    return report.model_copy(update={"trials": [_slim_run(run) for run in report.trials]})
 
 
-def section(name: str, study: dict[str, Any]) -> str:
+def _slim_run(run: TrialRun) -> TrialRun:
+    if run.result is None:
+        return run
+    real = run.result.real
+    kept = None if real is None else RealInt8(**{name: getattr(real, name) for name in ("metrics", "error")})
+    return run.model_copy(update={"result": run.result.model_copy(update={"curve": [], "real": kept})})
+
+
+def section(name: str, report: StudyReport) -> str:
     """The part of docs/science.md between the marks of a study."""
-    chosen = columns(study["rows"])
-    table = markdown([[title for title, _ in chosen], *([cell(row) for _, cell in chosen] for row in study["rows"])])
-    failed = "".join(f"\nFailed: {text}." for text in failures(study["rows"]))
-    minutes = sum(trial.get("seconds", 0.0) for trial in study["trials"]) / 60
+    found = report.table
+    table = markdown([found.columns, *found.rows])
+    failed = "".join(f"\nFailed: {text}." for text in report.failures())
+    minutes = sum(run.result.seconds for run in report.trials if run.result is not None) / 60
     pictures = (f"\n![{name}: {plot}](figures/studies/{name}-{plot}.svg)\n" for plot in plots_of(name))
-    said = f"{in_words(study['rows'])}{failed} All runs together: {minutes:.0f} minutes."
+    said = f"{in_words(report.rows, report.metric, report.better)}{failed} All runs together: {minutes:.0f} minutes."
     return f"{table}\n{said}\n{''.join(pictures)}"
 
 
@@ -52,8 +55,8 @@ def plots_of(name: str) -> list[str]:
 
 
 def keep_study(name: str, folder: Path) -> None:
-    study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-    keep(str(FINISHED / name), slim(study), command=study["command"])
+    report = StudyReport.read(folder / "study.json")
+    keep(str(FINISHED / name), json.loads(slim(report).to_json()), command=report.command)
     for old in plots_of(name):
         (PLOTS / f"{name}-{old}.svg").unlink()
     plots = sorted((folder / "figures").glob("*.svg"))

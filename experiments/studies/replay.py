@@ -1,4 +1,4 @@
-"""Whether the code still gives the results of a study that is kept: some of its runs again, compared digit by digit.
+"""Whether the code still gives the figures of a study that is kept in the package: some of its runs again, digit by digit.
 
     python -m experiments.studies.replay gamma-zeta='gamma=0.0,zeta=1.0,seed=0' causal-clipping=vanilla,seed=0
 
@@ -18,12 +18,15 @@ from typing import Any
 
 from experiments.provenance import commit, keep
 from experiments.studies.keep import FINISHED
+from quietformer.config.options.study import SweepOptions
 from quietformer.config.study import Study
 from quietformer.results.provenance import versions
+from quietformer.results.study import StudyReport
+from quietformer.results.trial import TrialRun
 from quietformer.study.run import run_study
 
 JSON = Path(__file__).with_suffix(".json")
-COMPARED = ("float", "quantized", "real", "outliers", "beside")
+COMPARED = ("fp32", "quantized", "real", "outliers", "baselines")
 
 
 def leaves(value: Any, at: str = "") -> dict[str, Any]:
@@ -33,34 +36,36 @@ def leaves(value: Any, at: str = "") -> dict[str, Any]:
     return {at.lstrip("."): value}
 
 
-def compared(trial: dict[str, Any]) -> dict[str, Any]:
+def compared(run: TrialRun) -> dict[str, Any]:
     """What must be the same; of real INT8 not how long it takes."""
-    chosen = {key: trial.get(key) for key in COMPARED}
-    chosen["real"] = (chosen["real"] or {}).get("figures")
+    assert run.result is not None
+    result = run.result.model_dump(mode="json")
+    chosen = {key: result.get(key) for key in COMPARED}
+    chosen["real"] = (chosen["real"] or {}).get("metrics")
     return leaves({key: value for key, value in chosen.items() if value is not None})
 
 
-def kept_run(name: str, run: str) -> tuple[Study, dict[str, Any]]:
-    """One run of a study that is kept: the study with that run alone, and its figures."""
+def kept_run(name: str, run: str) -> tuple[Study, TrialRun]:
+    """One run of a study that is kept: the study with that run alone, and its results."""
     if not (FINISHED / f"{name}.json").is_file():
         sys.exit(
             f"no figures of {name!r} are kept; there are {', '.join(sorted(p.stem for p in FINISHED.glob('*.json')))}"
         )
-    kept = json.loads((FINISHED / f"{name}.json").read_text(encoding="utf-8"))
-    runs = {trial["name"]: trial for trial in kept["trials"]}
+    kept = StudyReport.read(FINISHED / f"{name}.json")
+    runs = {trial.name: trial for trial in kept.trials}
     if run not in runs:
         sys.exit(f"{name} has no run {run!r}; it has {', '.join(runs)}")
     then = runs[run]
-    fields = kept["study"] | {"grid": {field: [value] for field, value in then["at"].items()}, "seeds": [then["seed"]]}
-    return Study(**fields), then
+    grid = {field: [value] for field, value in then.at.items()}
+    return Study(**(kept.study.to_dict() | {"grid": grid, "seeds": [then.seed]})), then
 
 
 def replayed(name: str, run: str, out: Path) -> dict[str, Any]:
     """One run of a study that is kept, carried out again in a folder that is new."""
     study, then = kept_run(name, run)
-    now = run_study(study, out, say=print, tell=lambda what, done, total: None)["trials"][0]
-    if "failed" in now:
-        sys.exit(f"{name}, {run} failed: {now['failed']}")
+    now = run_study(study, SweepOptions(out=out)).trials[0]
+    if now.failed is not None:
+        sys.exit(f"{name}, {run} failed: {now.failed}")
     before, after = compared(then), compared(now)
     different = {
         place: [before.get(place), after.get(place)]

@@ -7,10 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from experiments.studies.causal_rows import GROUPS, measured, name_of, table
+from quietformer.config.options.study import SweepOptions
 from quietformer.config.recipe_files import read_recipe
-from quietformer.config.study import read_study
 from quietformer.data.measuring_data import validation_data
-from quietformer.study.run import run_study
+from quietformer.study.sweep import sweep
 from tests.study.studies import write_study_file
 
 
@@ -18,7 +18,7 @@ from tests.study.studies import write_study_file
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     path = write_study_file(folder, grid={"variant": ["vanilla", "clipped"]}, set={"data.length": 32})
-    run_study(read_study(path), folder / "out", say=print, tell=lambda what, done, total: None)
+    sweep(path, SweepOptions(out=folder / "out"))
     return folder / "out" / "runs"
 
 

@@ -11,7 +11,8 @@ import quietformer as qf
 from quietformer.analysis.outliers import TokenNames
 from quietformer.report.card import card_fragment
 from quietformer.report.page import page, write_page
-from quietformer.report.plots import draw_figures, unpack
+from quietformer.report.plots import draw_plots, unpack
+from quietformer.results.inspect import InspectReport, PackedMatrix
 from tests.tiny_models import VARIANTS, build, inputs
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -44,14 +45,16 @@ def test_stored_pictures_are_the_matrices():
     for entry in report["pictures"]["attention"]:
         for head, kept in enumerate(entry["heads"]):
             expected = attentions[entry["layer"]][entry["sequence"], head]
-            torch.testing.assert_close(torch.from_numpy(unpack(kept["P"])).float(), expected, rtol=0, atol=0.003)
+            torch.testing.assert_close(
+                torch.from_numpy(unpack(PackedMatrix(**kept["P"]))).float(), expected, rtol=0, atol=0.003
+            )
 
 
 @pytest.mark.parametrize(
     ("name", "variant"), [("bert", None), ("bert", "clipped-gamma"), ("bert", "gate-linear"), ("vit", None)]
 )
 def test_figures_for_a_paper(name, variant, tmp_path):
-    drawn = draw_figures(figures(name, variant), tmp_path / "figures")
+    drawn = draw_plots(InspectReport.from_fields(figures(name, variant)), tmp_path / "figures")
     assert {path.suffix for path in drawn} == {".png", ".svg"}
     assert ("patches.png" in {path.name for path in drawn}) == (name == "vit")
     assert all(path.stat().st_size > 1000 for path in drawn)
@@ -60,7 +63,7 @@ def test_figures_for_a_paper(name, variant, tmp_path):
 
 def test_the_card_carries_the_verdict():
     report = figures()
-    card = card_fragment(report)
+    card = card_fragment(InspectReport.from_fields(report))
     assert report["verdict"]["sentence"] in card
     assert f"{report['headline']['infinity_norm']:.2f}" in card
 

@@ -12,6 +12,7 @@ from quietformer.analysis.attention_patterns import pack
 from quietformer.report.page import page
 from quietformer.report.page_data import MOST_LOGGED, slim
 from quietformer.report.plots import unpack
+from quietformer.results.inspect import PackedMatrix
 from tests.report.retrofits import retrofit
 
 
@@ -51,10 +52,10 @@ def test_a_smaller_picture_is_the_corner_of_the_whole_one():
         report[name]["inspect"] = whole
     original = whole["pictures"]["attention"][0]["heads"][0]
     kept = slim(report)["before"]["inspect"]["pictures"]["attention"][0]["heads"][0]
-    corner = unpack(kept["P"])
+    corner = unpack(PackedMatrix(**kept["P"]))
     tokens = len(corner)
     assert 24 <= tokens < 64
-    np.testing.assert_array_equal(corner, unpack(original["P"])[:tokens, :tokens])
+    np.testing.assert_array_equal(corner, unpack(PackedMatrix(**original["P"]))[:tokens, :tokens])
     assert kept["pi"] == original["pi"][:tokens]
 
 

@@ -14,8 +14,9 @@ from quietformer.report.page import page
 from quietformer.report.page_data import slim
 from quietformer.report.plots import unpack
 from quietformer.results.convert import ConvertReport
+from quietformer.results.inspect import PackedMatrix
 from tests.report.retrofits import retrofit
-from tests.report.tabs import text
+from tests.report.tabs import text, wait_until
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
 LONG = "very_long_name_" * 20
@@ -249,7 +250,7 @@ def test_words_and_pointer_give_the_weights_of_the_pattern(opened):
     weights = {}
     for side, found in inspected.items():
         entry = next(e for e in found["pictures"]["attention"] if e["sequence"] == 0 and e["layer"] == 1)
-        weights[side] = unpack(entry["heads"][2]["P"])
+        weights[side] = unpack(PackedMatrix(**entry["heads"][2]["P"]))
         columns = weights[side].sum(0)
         by_token: dict[str, float] = {}
         for token, weight in zip(tokens, columns, strict=True):
@@ -414,7 +415,7 @@ def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
 def test_charts_follow_the_width_of_the_window(opened):
     tab, _ = opened(retrofit(), viewport={"width": 1200, "height": 800})
     tab.set_viewport_size({"width": 390, "height": 800})
-    tab.wait_for_function("document.querySelector('#loss svg').viewBox.baseVal.width < 390")
+    wait_until(tab, "document.querySelector('#loss svg').viewBox.baseVal.width < 390")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 

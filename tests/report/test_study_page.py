@@ -1,4 +1,4 @@
-"""The page of a study in a real browser: the table, the grid, the curves and the runs, as the JSON has them."""
+"""The page of a study in a real browser: the table, the grid, the curves and the runs, as the report has them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import itertools
 import json
 import math
 import re
+from importlib.resources import files
 
 import pytest
 
 from quietformer.config.study import Study, trial_name
 from quietformer.report.page import page
-from quietformer.results.study_table import effect
-from quietformer.study.run import study_figures
-from tests.report.tabs import text
+from quietformer.results.inspect import Headline
+from quietformer.results.quality import Metrics, Spread, Spreads
+from quietformer.results.trial import Baselines, CurvePoint, RealInt8, TrialResult, TrialRun
+from quietformer.study.run import study_report
+from tests.report.tabs import text, wait_until
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
 LONG = "very_long_name_" * 20
@@ -25,54 +28,68 @@ PAPER = {
 in_browser = pytest.mark.xdist_group("browser")
 
 
-def trial(at, seed, floating, quantized, norm=10.0, **more):
-    """A run's figures; its outliers and its curve follow from `norm` and the seed."""
-    curve = [
-        {
-            "step": step,
-            "loss": 6 - step / 50 + seed / 10,
-            "ffn_infinity_norm": norm * step / 30 + seed,
-            "ffn_kurtosis": norm,
-        }
-        for step in (10, 20, 30)
-    ]
-    found = {bits: {"perplexity": {"mean": value, "std": 0.25}} for bits, value in quantized.items()}
-    return {
-        "name": trial_name(at, seed), "at": at, "seed": seed, "attention": "softmax()", "parameters": 503040, "steps": 30,
-        "seconds": 90.0 + 3 * seed, "task": "causal", "primary": "perplexity", "better": "lower",
-        "float": {"perplexity": floating, "loss": 3.0}, "quantized": found, "real": None,
-        "outliers": {"source": "as the code measures it", "infinity_norm": norm + seed, "kurtosis": 5 * norm + seed},
-        "curve": curve, "beside": {"bigram_perplexity": 34.62}, "paper": {}, "data": {}, "versions": {},
+def headline(norm, kurtosis):
+    return Headline(
+        source="as the code measures it",
+        infinity_site="ffn_output",
+        infinity_norm=norm,
+        kurtosis_sites=[],
+        kurtosis=kurtosis,
+    )
+
+
+def points(**curves):
+    """A curve from the values of each measure over the steps 10, 20, ..."""
+    count = len(next(iter(curves.values())))
+    return [CurvePoint(step=10 * (i + 1), **{name: values[i] for name, values in curves.items()}) for i in range(count)]
+
+
+def trial(at, seed, fp32, quantized, norm=10.0, /, *, name="", elsewhere=None, **more):
+    """A run; its outliers and its curve follow from `norm` and the seed."""
+    curve = points(
+        loss=[6 - step / 50 + seed / 10 for step in (10, 20, 30)],
+        ffn_infinity_norm=[norm * step / 30 + seed for step in (10, 20, 30)],
+        ffn_kurtosis=[norm] * 3,
+    )
+    fields = {
+        "attention": "softmax()", "parameters": 503040, "steps": 30, "seconds": 90.0 + 3 * seed, "task": "causal",
+        "primary": "perplexity", "better": "lower", "fp32": Metrics(perplexity=fp32, loss=3.0),
+        "quantized": {bits: Spreads(perplexity=Spread(mean=value, std=0.25)) for bits, value in quantized.items()},
+        "outliers": headline(norm + seed, 5 * norm + seed), "curve": curve, "baselines": Baselines(bigram_perplexity=34.62),
     } | more  # fmt: skip
+    where = {} if elsewhere is None else {"elsewhere": elsewhere}
+    return TrialRun(name=name or trial_name(at, seed), at=at, seed=seed, result=TrialResult(**fields), **where)
 
 
-def classified(at, seed, floating, quantized, **more):
-    found = {"w8a8": {"top1": {"mean": quantized, "std": 0.002}}}
-    changed = {"task": "images", "primary": "top1", "better": "higher", "float": {"top1": floating}, "quantized": found}
-    return trial(at, seed, 1.0, {}, **more) | changed | {"beside": {"majority_accuracy": 0.1007}}
+def classified(at, seed, fp32, quantized, **more):
+    changed = {
+        "task": "images", "primary": "top1", "better": "higher", "fp32": Metrics(top1=fp32),
+        "quantized": {"w8a8": Spreads(top1=Spread(mean=quantized, std=0.002))},
+        "baselines": Baselines(majority_accuracy=0.1007),
+    }  # fmt: skip
+    return trial(at, seed, 1.0, {}, **(changed | more))
 
 
 def failed(at, seed, why="the loss is not finite"):
-    return {"name": trial_name(at, seed), "at": at, "seed": seed, "failed": why}
+    return TrialRun(name=trial_name(at, seed), at=at, seed=seed, failed=why)
 
 
 def report(results, grid=None, **fields):
     """What `compare` and `sweep` hand to the page."""
-    grid = grid or {"variant": list(dict.fromkeys(result["at"]["variant"] for result in results))}
+    grid = grid or {"variant": list(dict.fromkeys(run.at["variant"] for run in results))}
     asked = {"name": "a-study", "recipe": "small/opt", "grid": grid, "seeds": (0, 1), "measures": {"pages": True}}
-    made = study_figures(Study(**(asked | fields)), results)
-    # As it is read from a file: a number that was written 1.0 is the same to a browser as 1.
-    return json.loads(json.dumps(made | {"command": "quietformer compare --seeds 2", "versions": {"torch": "2.13"}}))
+    made = study_report(Study(**(asked | fields)), results, "quietformer compare --seeds 2")
+    return made.model_copy(update={"versions": {"torch": "2.13"}})
 
 
 def real(value):
-    return {"figures": {"perplexity": value}}
+    return RealInt8(metrics=Metrics(perplexity=value))
 
 
 def variants(**more):
     vanilla, clipped, gated = ({"variant": name} for name in ("vanilla", "clipped", "gated"))
-    dead = [{"step": step, "loss": 5.0, "ffn_infinity_norm": 4.0, "dead_rows": step / 100} for step in (10, 20)]
-    gate = [{"step": step, "loss": 5.0, "ffn_infinity_norm": 2.0, "gate_openness": 0.25} for step in (10, 20)]
+    dead = points(loss=[5.0, 5.0], ffn_infinity_norm=[4.0, 4.0], dead_rows=[0.1, 0.2])
+    gate = points(loss=[5.0, 5.0], ffn_infinity_norm=[2.0, 2.0], gate_openness=[0.25, 0.25])
     results = [
         trial(vanilla, 0, 23.1, {"w8a8": 71.3}, 300.0, real=real(70.1), paper=PAPER),
         trial(vanilla, 1, 23.4, {"w8a8": 80.2}, 340.0, real=real(79.3), paper=PAPER),
@@ -99,7 +116,7 @@ def two_fields(bits=("w8a8",), **more):
             for seed in (0, 1):
                 worse = {name: 20 + 90 / (i + 1) ** 2 + j + 30 * k for k, name in enumerate(bits)}
                 found = worse | ({"w8a8": None} if (i, j) == (0, 1) else {})
-                curve = [{"step": 10, "loss": 5.0, "dead_rows": 0.1 * i}]
+                curve = points(loss=[5.0], dead_rows=[0.1 * i])
                 results.append(trial(at, seed, 20.0 + i + j / 8, found, 400.0 / 10**i + j, curve=curve))
     return report(results, {GAMMA: GAMMAS, ZETA: ZETAS}, measures={"bits": bits, "pages": True}, **more)
 
@@ -157,7 +174,7 @@ def broken():
         trial(vanilla, 0, 20.0, {"w8a8": None}, real=real(None)),
         trial(vanilla, 1, 21.0, {"w8a8": 30.0}, real=real(31.0)),
         trial(gated, 0, 20.5, {"w8a8": None}),
-        trial(wild, 0, None, {"w8a8": None}, outliers={}, curve=[]),
+        trial(wild, 0, None, {"w8a8": None}, outliers=None, curve=[]),
     ]
     return report(results)
 
@@ -208,13 +225,24 @@ def styled(tab, selector, name) -> list[float]:
 
 
 def test_it_is_one_file_without_markup_of_others():
-    study = variants(name=EVIL, about=EVIL, paper=EVIL) | {"command": EVIL, "sentence": EVIL}
+    study = variants(name=EVIL, about=EVIL, paper=EVIL).model_copy(update={"command": EVIL, "sentence": EVIL})
     written = page(study)
     assert EVIL not in written
     assert written.count("</script>") == 2
     assert not re.search(r"https?://", written.replace("http://www.w3.org/2000/svg", ""))
     data = written.split('id="data">')[1].split("</script>")[0]
-    assert json.loads(data) == study
+    told, kept = json.loads(data), json.loads(study.to_json())
+    assert {name: told[name] for name in kept if name not in ("rows", "trials")} == {
+        name: kept[name] for name in kept if name not in ("rows", "trials")
+    }
+    for name in ("rows", "trials"):
+        assert [{key: line[key] for key in old} for line, old in zip(told[name], kept[name], strict=True)] == kept[name]
+
+
+@pytest.mark.parametrize("name", ["study", "paper", "charts"])
+def test_no_number_is_formatted_by_the_page(name):
+    script = (files("quietformer.report") / "assets" / f"{name}.js").read_text()
+    assert not re.search(r"toFixed|toLocaleString|toExponential", script), "results/numbers.py formats numbers"
 
 
 @in_browser
@@ -223,9 +251,9 @@ def test_every_kind_of_study_is_drawn(opened, shape):
     study = SHAPES[shape]()
     tab, problems = opened(study)
     assert tab.text_content("#title") == "a-study"
-    assert text(tab, "#verdict strong") == study["sentence"].replace("->", "→")
-    assert len(rows_of(tab)) == len(study["rows"])
-    grid = [values for values in study["study"]["grid"].values() if len(values) > 1]
+    assert text(tab, "#verdict strong") == study.sentence.replace("->", "→")
+    assert len(rows_of(tab)) == len(study.rows)
+    grid = [values for values in study.study.grid.values() if len(values) > 1]
     assert tab.is_visible("#heat") == (len(grid) == 2)
     assert tab.is_visible("#field") == (shape in ("one number", "one number, several bits", "numbers as text"))
     assert tab.is_visible("#learning") == tab.is_visible("#quantization") == (shape != "all failed")
@@ -244,17 +272,18 @@ def test_the_table_has_the_figures_of_every_row(opened):
     tab, problems = opened(study)
     found = rows_of(tab)
     columns = {
-        "floating point": "float", "W8A8": "quantized", "real INT8": "real", "largest value": "infinity_norm",
+        "fp32": "fp32", "W8A8": "quantized", "real INT8": "real", "largest value": "infinity_norm",
         "kurtosis": "kurtosis",
     }  # fmt: skip
-    for shown, row in zip(found, study["rows"], strict=True):
-        assert shown["setting"].split("\n")[:2] == [row["at"]["variant"], row["attention"]]
+    for shown, row in zip(found, study.rows, strict=True):
+        assert shown["setting"].split("\n")[:2] == [row.at["variant"], row.attention]
         for head, key in columns.items():
-            digits = 0.5 if row[key]["mean"] >= 1000 else 0.05 if row[key]["mean"] >= 100 else 0.005
-            expected = [row[key]["mean"], row[key]["std"]]
-            assert mean_and_std(shown[head]) == pytest.approx(expected, abs=1.01 * digits), head
+            mean, std = row.spread(key).mean, row.spread(key).std
+            digits = 0.5 if mean >= 1000 else 0.05 if mean >= 100 else 0.005
+            assert mean_and_std(shown[head]) == pytest.approx([mean, std], abs=1.01 * digits), head
+            assert shown[head].startswith(row.text(key, "perplexity")), "as the terminal shows it"
         assert number(shown["bigram"]) == 34.62
-        assert number(shown["minutes"]) == pytest.approx(row["seconds"]["mean"] / 60, abs=0.006)
+        assert number(shown["minutes"]) == pytest.approx(row.seconds.mean / 60, abs=0.006)
         assert shown["runs"] == "2"
     assert [shown["dead rows"] for shown in found] == ["–", "20.00 ± 0.00", "–"]
     assert [shown["gate openness"] for shown in found] == ["–", "–", "0.25 ± 0.00"]
@@ -267,13 +296,13 @@ def test_the_table_has_the_figures_of_every_row(opened):
 def test_accuracies_are_percentages_and_their_change_is_in_points(opened):
     study = image()
     tab, problems = opened(study)
-    for shown, row in zip(rows_of(tab), study["rows"], strict=True):
-        for head, key in (("floating point", "float"), ("W8A8", "quantized")):
-            expected = [100 * row[key]["mean"], 100 * row[key]["std"]]
+    for shown, row in zip(rows_of(tab), study.rows, strict=True):
+        for head, key in (("fp32", "fp32"), ("W8A8", "quantized")):
+            expected = [100 * row.spread(key).mean, 100 * row.spread(key).std]
             assert mean_and_std(shown[head]) == pytest.approx(expected, abs=0.0051)
-        points = 100 * (row["quantized"]["mean"] - row["float"]["mean"])
+        gained = 100 * (row.quantized.mean - row.fp32.mean)
         told = re.search(r"([+−])([\d.]+) points", shown["W8A8"])
-        assert float(told[2]) * (1 if told[1] == "+" else -1) == pytest.approx(points, abs=0.051)
+        assert float(told[2]) * (1 if told[1] == "+" else -1) == pytest.approx(gained, abs=0.051)
         assert shown["largest class"] == "10.07"
     assert "accuracy, % ↑" in text(tab, "#result-table thead")
     assert "Further right is better" in text(tab, "#pair-note")
@@ -299,7 +328,7 @@ def test_a_change_is_called_and_coloured_as_the_terminal_calls_it(opened, better
     study = report([make({"variant": f"v{i}"}, value) for i, value in enumerate(values)])
     tab, _ = opened(study)
     changes = tab.locator("#result-table .change").all()
-    kinds = [effect(row) for row in study["rows"]]
+    kinds = [study.effect(row) for row in study.rows]
     assert set(kinds) == set(looks)
     assert [change.get_attribute("class").split()[-1] for change in changes] == [looks[kind] for kind in kinds]
     assert [change.locator(".unseen").text_content() for change in changes] == [f", {words[kind]}" for kind in kinds]
@@ -310,9 +339,9 @@ def test_what_failed_is_said_beneath_and_counted(opened):
     tab, problems = opened(some_failed())
     first, second = rows_of(tab)
     assert (first["runs"], second["runs"]) == ("1 of 2", "0 of 2")
-    assert mean_and_std(first["floating point"]) == [20.0]  # one run has no deviation
-    assert "no run came through" in second["setting"]
-    assert [second[head] for head in ("floating point", "W8A8", "kurtosis")] == ["–", "–", "–"]
+    assert mean_and_std(first["fp32"]) == [20.0]  # one run has no deviation
+    assert "no run finished" in second["setting"]
+    assert [second[head] for head in ("fp32", "W8A8", "kurtosis")] == ["–", "–", "–"]
     assert tab.locator("#troubles li").all_text_contents() == [
         "vanilla, seed 1: the loss is not finite", "gated, seed 0: no disk", "gated, seed 1: the loss is not finite",
     ]  # fmt: skip
@@ -335,7 +364,7 @@ def test_a_model_without_a_number_is_called_broken(opened):
         assert "no number" in found[name]["W8A8"]
     assert found["vanilla"]["real INT8"].startswith("broken")
     assert found["gated"]["real INT8"] == "–"
-    assert found["wild"]["floating point"] == "broken"
+    assert found["wild"]["fp32"] == "broken"
     assert tab.locator("#pairs .link.none").count() == 2
     assert problems == []
 
@@ -345,7 +374,7 @@ def test_a_graph_that_was_not_exported_is_not_called_broken(opened):
     at = {"variant": "gated"}
     results = [
         trial(at, 0, 20.0, {"w8a8": 20.1}, real=real(20.2)),
-        trial(at, 1, 20.0, {"w8a8": 20.1}, real={"error": "no operator"}),
+        trial(at, 1, 20.0, {"w8a8": 20.1}, real=RealInt8(error="no operator")),
     ]
     tab, _ = opened(report(results))
     assert rows_of(tab)[0]["real INT8"].startswith("20.20")
@@ -366,13 +395,14 @@ def test_real_integers_belong_to_eight_bits(opened):
 @in_browser
 def test_the_papers_figures_stand_below_and_are_marked(opened):
     study = variants(paper="Gates leave no outliers.")
-    study["rows"][2]["paper"] = {"table": "bias_init_study", "finding": "about 0.25 is good"}
+    finding = {"paper": {"table": "bias_init_study", "finding": "about 0.25 is good"}}
+    study = study.model_copy(update={"rows": [*study.rows[:2], study.rows[2].model_copy(update=finding)]})
     tab, problems = opened(study)
     lines = tab.locator("#result-table tr.paper")
     assert lines.count() == 2
     cells = [" ".join(cell.split()) for cell in lines.nth(0).locator("td").all_inner_texts()]
     assert cells[0] == "the paper, at its size vanilla (bert full)"
-    assert cells[1:6] == ["4.49 ± 0.01", "1,294 ± 1,046", "", "735 ± 54.9", "3,076 ± 262"]
+    assert cells[1:6] == ["4.49 ± 0.01", "1294 ± 1046", "", "735 ± 54.9", "3076 ± 262"]
     assert (
         text(tab, "#result-table tr.paper:last-child") == "the paper, at its size (bias init study) about 0.25 is good"
     )
@@ -394,8 +424,8 @@ def test_figures_far_apart_stand_by_their_logarithm(opened):
     study = variants()
     tab, _ = opened(study)
     assert "logarithmic" in text(tab, "#pair-scale")
-    places = styled(tab, "#pairs .mark.float", "left") + styled(tab, "#pairs .mark.quantized", "left")
-    logs = [math.log(row[key]["mean"]) for key in ("float", "quantized") for row in study["rows"]]
+    places = styled(tab, "#pairs .mark.fp32", "left") + styled(tab, "#pairs .mark.quantized", "left")
+    logs = [math.log(row.spread(key).mean) for key in ("fp32", "quantized") for row in study.rows]
     low, high = logs.index(min(logs)), logs.index(max(logs))
     slope = (places[high] - places[low]) / (logs[high] - logs[low])
     assert slope > 0
@@ -405,7 +435,7 @@ def test_figures_far_apart_stand_by_their_logarithm(opened):
         "link some",
         "link good",
     ]
-    assert [" ".join(figure.split()[:3]) for figure in tab.locator("#pairs .figures").all_inner_texts()] == [
+    assert [" ".join(figure.split()[:3]) for figure in tab.locator("#pairs .values").all_inner_texts()] == [
         "23.25 → 75.75", "23.75 → 25.20", "22.85 → 23.00",
     ]  # fmt: skip
 
@@ -418,7 +448,7 @@ def test_a_trifle_is_a_short_line(opened):
 
 
 HEAT = {
-    "float": ("float", 1), "quantized": ("quantized", 1), "infinity_norm": ("infinity_norm", 1),
+    "fp32": ("fp32", 1), "quantized": ("quantized", 1), "infinity_norm": ("infinity_norm", 1),
     "kurtosis": ("kurtosis", 1), "dead_rows": ("dead_rows", 100),
 }  # fmt: skip
 
@@ -432,9 +462,9 @@ def test_the_map_of_two_fields_has_every_figure(opened):
     for measure, (key, scale) in HEAT.items():
         tab.select_option("#heat-measure", measure)
         cells = tab.locator("#heat-map .cell").all_text_contents()
-        for cell, row in zip(cells, study["rows"], strict=True):
-            mean = (row.get(key) or {}).get("mean")
-            if "float" not in row:
+        for cell, row in zip(cells, study.rows, strict=True):
+            mean = None if row.spread(key) is None else row.spread(key).mean
+            if not row.runs:
                 assert cell == "failed"
             elif mean is None:
                 assert cell == "broken"
@@ -450,10 +480,10 @@ def test_outliers_are_coloured_by_their_logarithm(opened, measure):
     tab, _ = opened(study)
     tab.select_option("#heat-measure", measure)
     heats = tab.evaluate("[...document.querySelectorAll('.cell')].map(c => c.style.getPropertyValue('--heat'))")
-    logs = [math.log(row[measure]["mean"]) for row in study["rows"] if "float" in row]
+    logs = [math.log(row.spread(measure).mean) for row in study.rows if row.runs]
     expected = [(value - min(logs)) / (max(logs) - min(logs)) for value in logs]
     assert [float(heat) for heat in heats if heat] == pytest.approx(expected, abs=1e-6)
-    assert heats[-1] == ""  # that point has no figures
+    assert heats[-1] == ""  # that point has no values
     assert tab.locator(".cell.best").all_text_contents() == [tab.locator(".cell").nth(expected.index(0)).text_content()]
 
 
@@ -474,13 +504,13 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(opened):
     tab.locator("#heat-map .cell").first.focus()
     tab.keyboard.press("ArrowDown")
     said = text(tab, "#heat-readout")
-    row = next(row for row in study["rows"] if row["at"] == {GAMMA: -0.01, ZETA: 1.0})
-    assert said.startswith("gamma -0.01, zeta 1: perplexity, floating point ")
-    assert f"largest value {row['infinity_norm']['mean']:.2f} ± {row['infinity_norm']['std']:.2f}" in said
-    assert f"perplexity, W8A8 {row['quantized']['mean']:.2f} ± 0.00" in said
+    row = next(row for row in study.rows if row.at == {GAMMA: -0.01, ZETA: 1.0})
+    assert said.startswith("gamma -0.01, zeta 1.0: perplexity, fp32 ")
+    assert f"largest value {row.infinity_norm.mean:.2f} ± {row.infinity_norm.std:.2f}" in said
+    assert f"perplexity, W8A8 {row.quantized.mean:.2f} ± 0.00" in said
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("ArrowRight")
-    assert "no run came through; seed 0: the loss is not finite" in text(tab, "#heat-readout")
+    assert "no run finished; seed 0: the loss is not finite" in text(tab, "#heat-readout")
     tab.locator("#heat-map .cell").nth(1).hover()
     assert "perplexity, W8A8 broken" in text(tab, "#heat-readout")
     assert tab.locator("#heat-map .cell[tabindex='0']").count() == 1
@@ -493,7 +523,7 @@ def test_bits_that_are_no_axis_can_be_chosen_for_the_map(opened):
     tab, _ = opened(study)
     for bits in ("w8a8", "w6a6"):
         tab.select_option("#heat-bits", bits)
-        means = [(row.get("quantized") or {}).get("mean") for row in study["rows"] if row["bits"] == bits]
+        means = [row.quantized and row.quantized.mean for row in study.rows if row.bits == bits]
         shown = tab.locator("#heat-map .cell").all_text_contents()
         assert [cell in ("broken", "failed") for cell in shown] == [mean is None for mean in means]
         figures = [number(cell) for cell in shown if cell not in ("broken", "failed")]
@@ -511,7 +541,7 @@ def test_lines_over_a_number_stand_where_the_figures_put_them(opened):
     chart = "#field-charts > div:nth-child(2)"
     assert text(tab, f"{chart} h3") == "Largest value, logarithmic"
     marks = tab.locator(f"{chart} circle").all()
-    logs = [math.log(row["infinity_norm"]["mean"]) for row in study["rows"]]
+    logs = [math.log(row.infinity_norm.mean) for row in study.rows]
     heights = [float(mark.get_attribute("cy")) for mark in marks]
     slope = (heights[-1] - heights[0]) / (logs[-1] - logs[0])
     assert slope < 0
@@ -521,14 +551,14 @@ def test_lines_over_a_number_stand_where_the_figures_put_them(opened):
     assert [right - left for left, right in itertools.pairwise(across)] == pytest.approx([even] * 4)
     # A bar reaches as far as the deviation does.
     bar = tab.locator(f"{chart} g").first.locator("line").first
-    mean, std = study["rows"][0]["infinity_norm"]["mean"], study["rows"][0]["infinity_norm"]["std"]
+    mean, std = study.rows[0].infinity_norm.mean, study.rows[0].infinity_norm.std
     ends = [heights[0] + slope * (math.log(value) - logs[0]) for value in (mean + std, mean - std)]
     assert [float(bar.get_attribute(name)) for name in ("y1", "y2")] == pytest.approx(ends, abs=0.01)
     tab.locator("#field-charts svg").first.locator("g").first.focus()
     tab.keyboard.press("ArrowRight")
-    row = study["rows"][1]
-    expected = [row["float"]["mean"], row["float"]["std"], row["quantized"]["mean"], row["quantized"]["std"]]
-    told = re.fullmatch(r"alpha 1: floating point (.+) ± (.+), W8A8 (.+) ± (.+)", text(tab, "#field-readout"))
+    row = study.rows[1]
+    expected = [row.fp32.mean, row.fp32.std, row.quantized.mean, row.quantized.std]
+    told = re.fullmatch(r"alpha 1: fp32 (.+) ± (.+), W8A8 (.+) ± (.+)", text(tab, "#field-readout"))
     assert [number(found) for found in told.groups()] == pytest.approx(expected, abs=0.051)
     assert problems == []
 
@@ -559,7 +589,7 @@ def test_curves_have_a_colour_a_setting_and_a_line_a_run(opened):
     tab, problems = opened(study)
     assert tab.input_value("#curve-measure") == "ffn_infinity_norm"
     lines = strokes(tab)
-    assert len(lines) == len(study["trials"])
+    assert len(lines) == len(study.trials)
     assert lines[0] == lines[1] != lines[2] == lines[3] != lines[4] == lines[5] != lines[0]
     for measure, count in (("loss", 6), ("ffn_kurtosis", 2), ("dead_rows", 2), ("gate_openness", 2)):
         tab.select_option("#curve-measure", measure)
@@ -578,7 +608,7 @@ def test_curves_stand_by_the_logarithm_of_outliers(opened):
         )
         for pair in points.split()
     ]
-    logs = [math.log(point["ffn_infinity_norm"]) for one in study["trials"] for point in one["curve"]]
+    logs = [math.log(point.ffn_infinity_norm) for one in study.trials for point in one.result.curve]
     low, high = logs.index(min(logs)), logs.index(max(logs))
     slope = (heights[high] - heights[low]) / (logs[high] - logs[low])
     assert heights == pytest.approx([heights[low] + slope * (value - logs[low]) for value in logs], abs=0.01)
@@ -639,16 +669,14 @@ def test_a_curve_is_read_step_by_step(opened):
 
 @in_browser
 def test_runs_lead_to_the_pages_in_their_folders_and_nowhere_else(opened):
-    study = report(
-        [*some_failed()["trials"], trial({"variant": "far"}, 0, 20.0, {"w8a8": 21.0}, elsewhere="host:/folder")]
-    )
-    study["trials"][0]["name"] = "a b?#/../,seed=0"
-    tab, problems = opened(study)
+    strange = trial({"variant": "vanilla"}, 0, 20.0, {"w8a8": 30.0}, name="a b?#/../,seed=0")
+    far = trial({"variant": "far"}, 0, 20.0, {"w8a8": 21.0}, elsewhere="host:/folder")
+    tab, problems = opened(report([strange, *some_failed().trials[1:], far]))
     links = tab.evaluate("[...document.querySelectorAll('a')].map(a => [a.getAttribute('href'), a.textContent])")
     assert links == [["runs/a%20b%3F%23%2F..%2F%2Cseed%3D0/inspect.html", "a b?#/../,seed=0"]]
     found = rows_of(tab, "#run-table")
     assert found[0] | {"run": ""} == {
-        "run": "", "attention": "softmax()", "seed": "0", "seconds": "90.0", "floating point": "20.00",
+        "run": "", "attention": "softmax()", "seed": "0", "seconds": "90.0", "fp32": "20.00",
         "W8A8": "30.00 ± 0.25", "largest value": "10.00", "kurtosis": "50.00",
     }  # fmt: skip
     assert found[2]["attention"] == "seed 0 failed: no disk"
@@ -700,16 +728,26 @@ def test_fields_of_the_same_last_name_are_told_apart(opened):
 @in_browser
 def test_names_appear_as_text(opened):
     at, other = {EVIL: EVIL, "x": 1}, {EVIL: EVIL, "x": 2}
+    evil = headline(10.0, 50.0).model_copy(update={"source": EVIL})
     results = [
         trial(
-            at, 0, 20.0, {"w8a8": 21.0}, attention=EVIL, real={"error": EVIL}, paper={"method": EVIL, "finding": EVIL}
+            at,
+            0,
+            20.0,
+            {"w8a8": 21.0},
+            attention=EVIL,
+            real=RealInt8(error=EVIL),
+            name=EVIL,
+            outliers=evil,
+            paper={"method": EVIL, "finding": EVIL},
         ),
         failed(other, 0, EVIL),
     ]
-    results[0]["outliers"]["source"] = results[0]["name"] = EVIL
     given = {"name": EVIL, "about": EVIL, "paper": EVIL, "recipe": EVIL, "set": {EVIL: EVIL}}
     study = report(results, {EVIL: [EVIL], "x": [1, 2]}, **given)
-    tab, problems = opened(study | {"command": EVIL, "versions": {EVIL: EVIL}, "sentence": EVIL, "task": EVIL})
+    tab, problems = opened(
+        study.model_copy(update={"command": EVIL, "versions": {EVIL: EVIL}, "sentence": EVIL, "task": EVIL})
+    )
     for selector in (
         "#title", "#subtitle", "#verdict", "#result-table", "#result-note", "#troubles", "#pairs", "#curve-legend",
         "#run-table", "#said", "#given", "#footer",
@@ -728,7 +766,7 @@ def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
     at = {"variant": LONG}
     paper = {"method": LONG, "finding": LONG}
     results = [trial(at, 0, 20.0, {"w8a8": 900.0}, attention=LONG, paper=paper), failed(at, 1, LONG)]
-    study = report([*results, *variants()["trials"]], about=LONG, paper=LONG, set={LONG: LONG}, name=LONG)
+    study = report([*results, *variants().trials], about=LONG, paper=LONG, set={LONG: LONG}, name=LONG)
     tab, problems = opened(study, viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
@@ -746,7 +784,7 @@ def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
 def test_grids_fit_a_phone_and_follow_the_width_of_the_window(opened, shape):
     tab, _ = opened(SHAPES[shape](), viewport={"width": 1200, "height": 800})
     tab.set_viewport_size({"width": 390, "height": 800})
-    tab.wait_for_function("document.querySelector('#curves svg').viewBox.baseVal.width < 390")
+    wait_until(tab, "document.querySelector('#curves svg').viewBox.baseVal.width < 390")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 

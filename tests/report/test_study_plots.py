@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from quietformer.report import study_plots as study_figures
+from quietformer.report import study_plots
 from quietformer.report.plots import use_matplotlib
 from tests.report.test_study_page import GAMMA, ZETA, failed, report, trial
 
@@ -39,19 +39,19 @@ def series(axis, text):
 
 
 def test_a_line_has_a_gap_where_quantization_breaks_or_a_run_failed():
-    figures = over_rates()
-    axis = study_figures._lines(figures, figures["rows"], RATE).axes[0]
+    study = over_rates()
+    axis = study_plots._lines(study, study.rows, RATE).axes[0]
     values, bars = series(axis, "W8A8")
     assert [math.isnan(value) for value in values] == [False, True, True, False]
     assert [text.get_text() for text in axis.texts].count("✗ broken") == 1
-    assert [text.get_text() for text in axis.texts].count("✗ failed") == 2  # in floating point as well
+    assert [text.get_text() for text in axis.texts].count("✗ failed") == 2  # in fp32 as well
     assert [text.get_text() for text in axis.get_xticklabels()] == [str(rate) for rate in RATES]
     assert bars[0][0][1] < values[0] < bars[0][1][1]
 
 
 def test_a_single_run_has_no_bar_that_would_say_seeds_agree():
-    figures = over_rates(seeds=(0,))
-    _, bars = series(study_figures._lines(figures, figures["rows"], RATE).axes[0], "W8A8")
+    study = over_rates(seeds=(0,))
+    _, bars = series(study_plots._lines(study, study.rows, RATE).axes[0], "W8A8")
     assert not any(math.isfinite(y) for segment in bars for _, y in segment)
 
 
@@ -61,8 +61,8 @@ def test_a_heat_map_tells_what_broke_from_what_failed_and_from_what_was_not_aske
         trial({GAMMA: 0.0, ZETA: 1.03}, 0, 20.0, {"w8a8": None}),
         failed({GAMMA: -0.1, ZETA: 1.0}, 0),
     ]
-    figures = report(results, grid={GAMMA: [0.0, -0.1], ZETA: [1.0, 1.03]}, seeds=(0,))
-    quantized = study_figures._heat(figures, figures["rows"], [GAMMA, ZETA]).axes[1]
+    study = report(results, grid={GAMMA: [0.0, -0.1], ZETA: [1.0, 1.03]}, seeds=(0,))
+    quantized = study_plots._heat(study, study.rows, [GAMMA, ZETA]).axes[1]
     assert [text.get_text() for text in quantized.texts] == ["21", "broken", "failed", "–"]
 
 
@@ -71,6 +71,6 @@ def test_names_are_drawn_as_they_are_and_old_plots_go(tmp_path):
     for old in ("lines-w6a6.svg", "heat.png"):
         (tmp_path / old).write_text("old")
     (tmp_path / "mine.svg").write_text("not ours")
-    drawn = study_figures.draw_study(report(results, seeds=(0,)), tmp_path)
+    drawn = study_plots.draw_study(report(results, seeds=(0,)), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "curves.svg", "mine.svg"]
     assert {path.name for path in drawn} == {"curves.png", "curves.svg"}

@@ -1,4 +1,4 @@
-"""What tests of `quietformer paper` share: studies that were never run, with figures that nobody could take for the paper's."""
+"""What tests of `quietformer paper` share: studies that were never run, with numbers that nobody could take for the paper's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.config.study import Study
+from quietformer.results.data import DataInfo
+from quietformer.results.inspect import Headline
+from quietformer.results.quality import Metrics, Spread, Spreads
+from quietformer.results.study import StudyReport
+from quietformer.results.trial import TrialResult, TrialRun
 from quietformer.study.paper import DATA
-from quietformer.study.run import study_figures
+from quietformer.study.run import study_report
 
-FIGURES: dict[str, Any] = json.loads(DATA.read_text())
+DATA_FILE: dict[str, Any] = json.loads(DATA.read_text())
 
 
-def study(recipe="small/opt", grid=None, *, seeds=(0, 1), bits=("w8a8",), **more) -> dict[str, Any]:
-    """The figures of a study of two seeds, the second of which is a little larger in everything."""
+def study(recipe="small/opt", grid=None, *, seeds=(0, 1), bits=("w8a8",), **more) -> StudyReport:
+    """The report of a study of two seeds, the second of which is a little larger in everything."""
     asked = Study(
         name="made-up",
         recipe=recipe,
@@ -24,29 +29,30 @@ def study(recipe="small/opt", grid=None, *, seeds=(0, 1), bits=("w8a8",), **more
         measures={"bits": bits},
     )
     points = [{field: values[0] for field, values in asked.trained.items()}]
-    found = study_figures(asked, [_run(at, seed, asked.measured.bits) for at in points for seed in seeds])
-    return found | {"command": "quietformer compare made-up"} | more
+    runs = [_run(at, seed, asked.measured.bits) for at in points for seed in seeds]
+    return study_report(asked, runs, "quietformer compare made-up").model_copy(update=more)
 
 
-def _run(at, seed, bits) -> dict[str, Any]:
-    return {
-        "name": f"seed={seed}", "at": at, "seed": seed, "attention": "softmax()", "parameters": 1_230_000 + seed * 20_000,
-        "steps": 777, "seconds": 120.0, "beside": {}, "outliers": {"infinity_norm": 909.0 + seed, "kurtosis": 606.0},
-        "curve": [], "paper": {"table": "main", "fp16": 5555.0}, "task": "causal", "primary": "perplexity",
-        "better": "lower", "float": {"perplexity": 888.0 + seed}, "real": None, "data": {"length": 48, "sources": ["x"]},
-        "quantized": {width: {"perplexity": {"mean": 999.0 + seed, "std": 1.0}} for width in bits},
-    }  # fmt: skip
+def _run(at, seed, bits) -> TrialRun:
+    result = TrialResult(
+        attention="softmax()", parameters=1_230_000 + seed * 20_000, steps=777, seconds=120.0,
+        outliers=Headline(infinity_site="x", infinity_norm=909.0 + seed, kurtosis_sites=[], kurtosis=606.0),
+        paper={"table": "main", "fp16": 5555.0}, task="causal", primary="perplexity", better="lower",
+        fp32=Metrics(perplexity=888.0 + seed), data=DataInfo(length=48, sources=["x"]),
+        quantized={width: Spreads(perplexity=Spread(mean=999.0 + seed, std=1.0)) for width in bits},
+    )  # fmt: skip
+    return TrialRun(name=f"seed={seed}", at=at, seed=seed, result=result)
 
 
-def write_study(folder: Path, figures: dict[str, Any]) -> Path:
+def write_study(folder: Path, report: StudyReport) -> Path:
     folder.mkdir()
-    (folder / "study.json").write_text(json.dumps(figures))
+    report.save(folder / "study.json")
     return folder
 
 
 def rows_of(key: str) -> list[dict[str, Any]]:
     """The rows of the data file under a key, in their order; a finding is a row of its own."""
-    content = FIGURES[key]
+    content = DATA_FILE[key]
     if isinstance(content, list):
         return content
     parts = [part for part in content.values() if isinstance(part, list) and isinstance(part[0], dict)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from quietformer.results.study import StudyReport
 from tests.training.recipes import tiny, write_prose
 
 VARIANTS = {
@@ -14,8 +15,8 @@ VARIANTS = {
     "clipped": {"set": {"attention.normalizer": "clipped_softmax(alpha=2, warmup_steps=4)"}},
     "gated": {"set": {"attention.gate": "linear(pi_init=0.25)"}},
 }
-CHANGING = ("seconds", "elsewhere", "curve")
-"""What two runs of the same recipe may differ in: how long they took, where they were, and how often a log was cut short."""
+CHANGING = ("seconds", "curve")
+"""What two runs of the same recipe may differ in: how long they took, and how often a log was cut short."""
 
 
 def write_recipe_file(folder: Path, task: str = "causal", **changes) -> Path:
@@ -33,12 +34,18 @@ def write_study_file(folder: Path, **fields) -> Path:
     return path
 
 
-def figures_of(out: Path):
+def read_report(out: Path) -> StudyReport:
+    return StudyReport.read(out / "study.json")
+
+
+def results_of(out: Path):
     """What a study measured, without what may differ from one time to the next."""
-    figures = json.loads((out / "study.json").read_text())
-    rows = [{name: value for name, value in row.items() if name not in CHANGING} for row in figures["rows"]]
-    trials = [{name: value for name, value in one.items() if name not in CHANGING} for one in figures["trials"]]
+    report = json.loads((out / "study.json").read_text())
+    rows = [{name: value for name, value in row.items() if name not in CHANGING} for row in report["rows"]]
+    trials = [{name: value for name, value in one.items() if name != "elsewhere"} for one in report["trials"]]
     for one in trials:
-        if one.get("real"):
-            one["real"].pop("latency")
+        if "result" in one:
+            one["result"] = {name: value for name, value in one["result"].items() if name not in CHANGING}
+            if one["result"].get("real"):
+                one["result"]["real"].pop("latency")
     return rows, trials

@@ -1,8 +1,7 @@
-"""The paper item by item: its figures are the data file's, its runs exist, and ours is only what was measured."""
+"""The paper item by item: its results are the data file's, its runs exist, and ours is only what was measured."""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shlex
@@ -13,89 +12,97 @@ import typer
 
 from experiments.studies.keep import slim
 from quietformer.cli.main import app
+from quietformer.config.options.study import PaperOptions
 from quietformer.config.recipe_files import read_recipe
 from quietformer.config.study import read_study
-from quietformer.errors import SpecError
-from quietformer.study import paper
-from quietformer.study.paper import add_tables_, only, overview, paper_figures, quoted, size_in_words
+from quietformer.errors import QuietformerError, SpecError
+from quietformer.results.numbers import quoted
+from quietformer.results.paper import PaperReport
+from quietformer.study import paper as module
+from quietformer.study.paper import paper
 from quietformer.study.paper_items import DOCUMENTS, ITEMS
-from tests.study.papers import FIGURES, read_cell, rows_of, study, write_study
+from tests.study.papers import DATA_FILE, read_cell, rows_of, study, write_study
 
 ROOT = Path(__file__).parents[2]
+OLD = Path(__file__).parent / "version_1" / "study.json"
 
 
 @pytest.fixture
 def nothing_measured(monkeypatch, tmp_path):
-    monkeypatch.setattr(paper, "RESULTS", tmp_path / "no-results")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "no-results")
+
+
+def with_ours(*folders):
+    return paper(options=PaperOptions(ours=folders))
 
 
 @pytest.fixture
 def placed(nothing_measured, tmp_path):
     """The items at which a study is shown."""
 
-    def place(figures):
-        given = write_study(tmp_path / "study", figures)
-        return [item["name"] for item in paper_figures([given])["items"] if item["ours"]]
+    def place(report):
+        given = write_study(tmp_path / "study", report)
+        return [item.name for item in with_ours(given).items if item.ours]
 
     return place
 
 
 def test_every_table_and_figure_of_the_paper_is_there():
     expected = [f"table{number}" for number in range(1, 12)] + [f"figure{number}" for number in range(1, 18)]
-    assert [item["name"] for item in paper_figures()["items"]] == expected
+    assert [item.name for item in paper().items] == expected
 
 
 def test_every_key_of_the_data_file_belongs_to_one_item():
-    assert sorted(item.key for item in ITEMS if item.key) == sorted(FIGURES)
+    assert sorted(item.key for item in ITEMS if item.key) == sorted(DATA_FILE)
 
 
-@pytest.mark.parametrize("item", paper_figures()["items"], ids=lambda item: item["name"])
-def test_the_papers_figures_are_the_data_files(item):
-    rows = [row for table in item["paper"] for row in table["rows"]]
-    assert [row["row"] for row in rows] == (rows_of(item["key"]) if item["key"] else [])
-    assert all(row["source"] == "paper" for row in rows)
-    for table in item["paper"]:
-        for row in table["rows"]:
-            assert set(row["row"]) == {column["key"] for column in table["columns"]}
-            for known in row["row"].values():
+@pytest.mark.parametrize("item", paper().items, ids=lambda item: item.name)
+def test_the_papers_results_are_the_data_files(item):
+    rows = [row for table in item.paper for row in table.rows]
+    assert [row.row for row in rows] == (rows_of(item.key) if item.key else [])
+    assert all(row[0] == "paper" for table in item.paper for row in table.table().rows)
+    for table in item.paper:
+        for row in table.rows:
+            assert set(row.row) == {column.key for column in table.columns}
+            for known in row.row.values():
                 assert read_cell(quoted(known), known) == known
 
 
-def test_no_figure_of_the_papers_is_typed_in():
+def test_no_result_of_the_papers_is_typed_in():
     for item in ITEMS:
         words = re.sub(r"OPT-1\.3B|\btable \d+|\d-bit", "", f"{item.shows} {item.unit} {item.note}")
         assert not re.search(r"\d\.\d|±", words), item.name
 
 
-@pytest.mark.parametrize("item", paper_figures()["items"], ids=lambda item: item["name"])
+@pytest.mark.parametrize("item", paper().items, ids=lambda item: item.name)
 def test_a_row_is_made_by_runs_that_exist_and_that_quote_it(item):
-    named = {f"{run['recipe']}:{variant}" for run in item["runs"] for variant in run["variants"]}
-    for run in item["runs"]:
-        assert set(run["variants"]) <= set(read_recipe(run["recipe"]).variants)
-    for table in item["paper"]:
-        for row in table["rows"]:
-            assert row["made_by"]
-            assert set(row["made_by"]) <= named
-            if item["key"] not in ("alpha_study", "bias_init_study", "bert_low_bit", "compute_hours_A100"):
-                (made,) = row["made_by"]
+    named = {f"{run.recipe}:{variant}" for run in item.runs for variant in run.variants}
+    for run in item.runs:
+        assert set(run.variants) <= set(read_recipe(run.recipe).variants)
+    for table in item.paper:
+        for row in table.rows:
+            assert row.made_by
+            assert set(row.made_by) <= named
+            if item.key not in ("alpha_study", "bias_init_study", "bert_low_bit", "compute_hours_A100"):
+                (made,) = row.made_by
                 recipe, _, variant = made.partition(":")
                 told = read_recipe(recipe, variant=variant).paper
                 quotes = [{name: told[name] for name in told if name != "also"}, *told.get("also", [])]
-                assert row["row"] in [
+                assert row.row in [
                     {name: quote[name] for name in quote if name not in ("table", "model")} for quote in quotes
                 ]
 
 
 def test_tables_about_several_runs_have_a_run_for_each_of_their_columns():
-    items = {item["name"]: item for item in paper_figures()["items"]}
-    for row in items["table10"]["paper"][0]["rows"]:
-        assert len(row["made_by"]) == 3
-    for row, family in zip(items["table11"]["paper"][0]["rows"], ("bert", "opt", "vit"), strict=True):
-        assert all(made.startswith(f"paper/{family}") for made in row["made_by"])
-        assert len(row["made_by"]) == (3 if family == "opt" else 4)  # its MLP gate is no variant, but a command
+    items = {item.name: item for item in paper().items}
+    for row in items["table10"].paper[0].rows:
+        assert len(row.made_by) == 3
+    for row, family in zip(items["table11"].paper[0].rows, ("bert", "opt", "vit"), strict=True):
+        assert all(made.startswith(f"paper/{family}") for made in row.made_by)
+        assert len(row.made_by) == (3 if family == "opt" else 4)  # its MLP gate is no variant, but a command
 
 
-COMMANDS = sorted({command for item in paper_figures()["items"] for command in item["commands"]})
+COMMANDS = sorted({command for item in paper().items for command in item.commands})
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -109,7 +116,7 @@ def test_a_command_can_be_typed(command):
     found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     given = found.make_context(name, list(rest)).params
     if name in ("compare", "train"):
-        changes = given["changes"] or []
+        changes = given["set" if name == "compare" else "changes"] or []
         asked = ",".join(given["variants"]).split(",") if name == "compare" else [given["variant"]]
         for variant in asked:
             read_recipe(given["recipe"], variant=variant, changes=changes)
@@ -130,12 +137,12 @@ def test_a_file_for_sweep_is_a_study_of_the_items_runs(item, tmp_path):
 
 
 def test_the_sweep_of_figure_6_is_the_papers_grid(tmp_path):
-    item = only(paper_figures(), "figure6")["items"][0]
-    (tmp_path / "alpha.yaml").write_text(item["files"]["alpha.yaml"])
+    (item,) = paper("figure6").items
+    (tmp_path / "alpha.yaml").write_text(item.files["alpha.yaml"])
     grid = read_study(tmp_path / "alpha.yaml").grid
-    assert grid["data.length"] == FIGURES["alpha_study"]["T"]
-    assert grid["variant"] == ["vanilla", *(f"alpha-{alpha}" for alpha in FIGURES["alpha_study"]["alpha"])]
-    assert grid["variant"] == item["runs"][0]["variants"]
+    assert grid["data.length"] == DATA_FILE["alpha_study"]["T"]
+    assert grid["variant"] == ["vanilla", *(f"alpha-{alpha}" for alpha in DATA_FILE["alpha_study"]["alpha"])]
+    assert grid["variant"] == item.runs[0].variants
 
 
 def test_documents_that_are_named_are_there():
@@ -144,34 +151,32 @@ def test_documents_that_are_named_are_there():
 
 
 def test_without_results_nothing_is_ours(nothing_measured):
-    figures = paper_figures()
-    assert [item["name"] for item in figures["items"] if item["ours"]] == []
-    assert figures["elsewhere"] == []
+    report = paper()
+    assert [item.name for item in report.items if item.ours] == []
+    assert report.elsewhere == []
 
 
 def test_the_results_folder_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(paper, "RESULTS", tmp_path)
-    (tmp_path / "opt.json").write_text(json.dumps(study()))
-    assert [item["name"] for item in paper_figures()["items"] if item["ours"]] == ["table2", "table6"]
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    study().save(tmp_path / "opt.json")
+    assert [item.name for item in paper().items if item.ours] == ["table2", "table6"]
 
 
 def test_ours_is_apart_from_the_papers_and_says_its_size(nothing_measured, tmp_path):
-    bare = paper_figures()
-    figures = paper_figures([write_study(tmp_path / "study", study())])
-    add_tables_(figures)
-    assert [item["paper"] for item in figures["items"]] == [item["paper"] for item in bare["items"]]
-    (ours,) = only(figures, "table2")["items"][0]["ours"]
-    assert ours["source"] == "ours"
-    assert ours["rows"][0]["float"]["mean"] == 888.5
-    assert "5555" not in json.dumps(ours), "what a study quotes of the paper is not ours to show"
-    assert ours["size"]["words"] == "1.23 to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run"
-    assert ours["table"]["rows"][0][:3] == ["vanilla", "888.5 ± 0.7", "999.5 ± 0.7"]
+    bare = paper()
+    report = with_ours(write_study(tmp_path / "study", study()))
+    assert [item.paper for item in report.items] == [item.paper for item in bare.items]
+    (ours,) = report.only("table2").items[0].ours
+    assert ours.rows[0].fp32.mean == 888.5
+    assert "5555" not in ours.model_dump_json(), "what a study quotes of the paper is not ours to show"
+    assert ours.size.in_words() == "1.23 to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run"
+    assert ours.table().rows[0][:4] == ["ours", "vanilla", "888.5 ± 0.7", "999.5 ± 0.7"]
 
 
 def test_a_study_without_its_runs_says_of_its_size_what_it_can(nothing_measured, tmp_path):
-    figures = paper_figures([write_study(tmp_path / "study", study(trials=[], seeds=(0,)))])
-    (ours,) = only(figures, "table2")["items"][0]["ours"]
-    assert size_in_words(ours["size"]) == "1 seed"
+    report = with_ours(write_study(tmp_path / "study", study(trials=[], seeds=(0,))))
+    (ours,) = report.only("table2").items[0].ours
+    assert ours.size.in_words() == "1 seed"
 
 
 @pytest.mark.parametrize(
@@ -212,55 +217,56 @@ def test_a_study_stands_where_it_belongs(placed, recipe, grid, bits, items):
 
 def test_a_study_that_belongs_nowhere_is_named(nothing_measured, tmp_path):
     given = write_study(tmp_path / "study", study(grid={"training.steps": [10]}))
-    assert paper_figures([given])["elsewhere"] == ["made-up"]
+    assert with_ours(given).elsewhere == ["made-up"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"kind": "study"}', '{"kind": "inspect"}'])
 def test_a_file_that_is_no_study_is_refused_by_name(content, tmp_path):
     (tmp_path / "study.json").write_text(content)
-    with pytest.raises(SpecError, match=re.escape(str(tmp_path / "study.json"))):
-        paper_figures([tmp_path])
+    with pytest.raises(QuietformerError, match=re.escape(str(tmp_path / "study.json"))):
+        with_ours(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [{"study": {}}, {"study": None}, {"rows": [{}]}, {"rows": None}, {"trials": [{}]}])
-def test_a_study_that_is_damaged_is_refused_by_name(damage, tmp_path):
-    given = write_study(tmp_path / "study", study() | damage)
-    with pytest.raises(SpecError, match=re.escape(f"{given / 'study.json'} holds no study")):
-        paper_figures([given])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_study_that_is_damaged_is_refused_by_name(damage, version, tmp_path):
+    whole = OLD.read_text() if version == 1 else study().to_json()
+    (tmp_path / "study.json").write_text(json.dumps(json.loads(whole) | damage))
+    with pytest.raises(QuietformerError, match=re.escape(f"{tmp_path / 'study.json'}: not a report of kind 'study'")):
+        with_ours(tmp_path)
 
 
 def test_a_file_without_end_is_refused_by_name(tmp_path):
     (tmp_path / "study.json").write_text("[" * 200_000)
-    with pytest.raises(SpecError, match="cannot be read"):
-        paper_figures([tmp_path])
+    with pytest.raises(QuietformerError, match="cannot be read"):
+        with_ours(tmp_path)
 
 
 def test_it_is_known_where_a_study_that_was_given_belongs(tmp_path):
     given = write_study(tmp_path / "study", study())
-    assert [one["items"] for one in paper_figures([given])["given"]] == [["table2", "table6"]]
-    assert paper_figures()["given"] == []
+    assert [one.items for one in with_ours(given).given] == [["table2", "table6"]]
+    assert paper().given == []
 
 
 def test_an_unknown_item_raises_with_the_nearest():
     with pytest.raises(SpecError, match=r"the paper has no 'tabel2'; did you mean 'table2'\?"):
-        only(paper_figures(), "tabel2")
-    assert only(paper_figures(), "Table2")["items"][0]["name"] == "table2"
+        paper("tabel2")
+    assert paper("Table2").items[0].name == "table2"
 
 
-def test_figures_are_plain_json_and_are_not_changed_by_showing_them(nothing_measured):
-    figures = paper_figures()
-    before = copy.deepcopy(figures)
-    overview(figures)
-    assert json.loads(json.dumps(figures, allow_nan=False)) == figures == before
+def test_the_report_is_read_back_as_it_was(tmp_path):
+    report = with_ours(write_study(tmp_path / "study", study()))
+    report.save(tmp_path / "paper.json")
+    assert PaperReport.read(tmp_path / "paper.json") == report
+    assert [table.title for table in report.tables()] == [""]
+    shown = report.only("table2").tables()
+    assert [table.columns[0] for table in shown] == ["source"] * len(shown)
 
 
 def test_a_study_as_the_documents_keep_it_is_shown_as_the_whole_one(nothing_measured, tmp_path):
     whole = study()
-    kept = write_study(tmp_path / "kept", slim(whole))
-    (ours,) = next(item["ours"] for item in paper_figures([kept])["items"] if item["name"] == "table2")
-    (full,) = next(
-        item["ours"]
-        for item in paper_figures([write_study(tmp_path / "whole", whole)])["items"]
-        if item["name"] == "table2"
+    kept, full = (
+        with_ours(write_study(tmp_path / name, report)).only("table2").items[0].ours
+        for name, report in (("kept", slim(whole)), ("whole", whole))
     )
-    assert ours == full
+    assert kept == full

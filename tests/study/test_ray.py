@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster of two nodes: the same figures, and the death of a node costs nothing but time."""
+"""A sweep on a Ray cluster of two nodes: the same results, and the death of a node costs nothing but time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 
 from quietformer.errors import QuietformerError
-from quietformer.study.workers import on_ray
-from tests.study.studies import figures_of, write_study_file
+from quietformer.study.ray_cluster import on_ray
+from tests.study.studies import results_of, write_study_file
 from tests.study.test_study import GRID, carried_out, finished, sweep, wait_for
 
 pytest.importorskip("ray", reason="Ray is an extra")
@@ -25,7 +25,7 @@ def cluster():
     found.shutdown()
 
 
-def test_a_node_that_does_not_see_the_folder_sends_its_figures(cluster, tmp_path, monkeypatch):
+def test_a_node_that_does_not_see_the_folder_sends_its_results(cluster, tmp_path, monkeypatch):
     """The mark that tells the study's folder from another of the same name is another's: as on a machine with its own disk."""
     from quietformer.study import run as module
 
@@ -33,20 +33,20 @@ def test_a_node_that_does_not_see_the_folder_sends_its_figures(cluster, tmp_path
     carried_out(path, tmp_path / "here")
     out = tmp_path / "there"
 
-    def elsewhere(tasks, done, ray, **how):
+    def elsewhere(tasks, done, ray, progress):
         (out / ".study").write_text("another machine's")
-        on_ray(tasks, done, ray, **how)
+        on_ray(tasks, done, ray, progress)
 
     monkeypatch.setattr(module, "on_ray", elsewhere)
     carried_out(path, out, ray=cluster.address)
-    assert figures_of(out) == figures_of(tmp_path / "here")
+    assert results_of(out) == results_of(tmp_path / "here")
     sent = [json.loads(one.read_text()) for one in (out / "elsewhere").iterdir()]
     assert len(sent) == 2
     assert all(str(out) not in one["elsewhere"] for one in sent)
     assert not (out / "runs").exists()
     monkeypatch.setattr(module, "connected", None)  # what is there is not asked of anybody again
     carried_out(path, out, ray=cluster.address)
-    assert figures_of(out) == figures_of(tmp_path / "here")
+    assert results_of(out) == results_of(tmp_path / "here")
 
 
 def test_a_run_that_fits_on_no_node_is_one_line(cluster, tmp_path):
@@ -65,4 +65,4 @@ def test_a_cluster_gives_the_same_table_and_survives_the_death_of_a_node(cluster
     cluster.remove_node(cluster.second, allow_graceful=False)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said
-    assert figures_of(out) == figures_of(tmp_path / "here")
+    assert results_of(out) == results_of(tmp_path / "here")

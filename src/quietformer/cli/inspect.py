@@ -59,10 +59,10 @@ def inspect(
     if output.card is not None:
         from quietformer.report.card import card_fragment
 
-        write_text(output.card, card_fragment(report.model_dump()))
+        write_text(output.card, card_fragment(report))
     if output.figures is not None:
         with working("drawing"):
-            from quietformer.report.plots import draw_figures
+            from quietformer.report.plots import draw_plots
 
-            drawn = draw_figures(report.model_dump(), output.figures)
+            drawn = draw_plots(report, output.figures)
         print(f"{len(drawn)} charts in {output.figures}")

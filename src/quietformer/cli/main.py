@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command("variants")(variants.variants)
+app.command("variants")(expanded(variants.variants))
 
 app.command("inspect")(expanded(inspect.inspect))
 
@@ -33,13 +33,13 @@ app.command("train")(train.train)
 
 app.command("retrofit")(retrofit.retrofit)
 
-app.command("compare")(study.compare)
+app.command("compare")(expanded(study.compare))
 
-app.command("sweep")(study.sweep)
+app.command("sweep")(expanded(study.sweep))
 
-app.command("recipes")(recipes.recipes)
+app.command("recipes")(expanded(recipes.recipes))
 
-app.command("paper")(paper.paper)
+app.command("paper")(expanded(paper.paper))
 
 
 @app.callback(invoke_without_command=True)

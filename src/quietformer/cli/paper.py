@@ -2,102 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
+from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.progress import working
-from quietformer.files import check_place, write_json
+from quietformer.config.options.base import Flag
+from quietformer.config.options.study import PaperOptions
+from quietformer.files import check_place
+from quietformer.results.base import Report
+
+if TYPE_CHECKING:
+    from quietformer.results.paper import PaperItem
+
+
+class PaperOutput(JsonOutput):
+    """What `paper` leaves behind, if anything."""
+
+    html: Annotated[Path | None, Flag("PATH")] = Field(default=None, description="Also write it as a page.")
+
+    def check(self) -> None:
+        super().check()
+        check_place(self.html)
+
+    def write(self, report: Report) -> None:
+        super().write(report)
+        if self.html is not None:
+            report.to_html(self.html)
 
 
 def paper(
+    options: PaperOptions,
+    output: PaperOutput,
     item: str = typer.Argument("", metavar="[ITEM]", help="Show this one in full, e.g. table2 or figure6."),
-    html: Path | None = typer.Option(None, "--html", metavar="PATH", help="Also write it as a page."),
-    json_path: Path | None = typer.Option(None, "--json", metavar="PATH", help="Also write it as JSON."),
-    ours: list[Path] = typer.Option(
-        [], "--ours", metavar="DIR", help="Also show this study of `compare` or `sweep` where it belongs; repeatable."
-    ),
 ) -> None:
-    """List the paper's tables and figures, or show one: its figures, ours, and the commands that make it.
+    """List the paper's tables and figures, or show one: its results, ours, and the commands that make it.
 
-    Figures marked paper are the paper's own. Figures marked ours were measured here, at the size that stands with them.
+    Results marked paper are the paper's own. Results marked ours were measured here, at the size that is given with them.
     """
-    check_place(html)
-    check_place(json_path)
+    output.check()
     with working("reading"):
-        from quietformer.study.paper import add_tables_, only, overview, paper_figures
+        from quietformer.study import paper as verb
 
-        figures = paper_figures(ours)
-        figures = only(figures, item) if item else figures
-        if item or html or json_path:
-            add_tables_(figures)
-    write_json(json_path, figures)
-    if html is not None:
-        from quietformer.report.page import write_page
-
-        write_page(figures, html)
+        report = verb.paper(item, options)
+    output.write(report)
     if item:
-        _print_item(figures["items"][0], figures["how"])
+        _print_item(report.items[0], report.how)
     else:
-        _print_lines(overview(figures))
+        print(report.overview())
         print("\nquietformer paper ITEM shows one in full; --html PATH writes all of them as a page")
-    for study in figures["given"]:
-        if item and study["items"] and figures["items"][0]["name"] not in study["items"]:
-            print(f"\n{study['name']} belongs elsewhere: {', '.join(study['items'])}")
-    for name in figures["elsewhere"]:
-        print(f"\n{name} belongs to no table or figure of the paper")
-    if html is not None:
-        print(f"\npage {html}")
+    for line in report.sentences():
+        print(f"\n{line}")
+    if output.html is not None:
+        print(f"\npage {output.html}")
 
 
-def _print_lines(lines: Sequence[Sequence[str]], *, figures: bool = False) -> None:
-    """Columns of text, those of figures to the right. As wide as it takes: a figure that is cut is another figure."""
-    columns = list(zip(*lines, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [figures and place > 1 and any(cell[:1].isdigit() for cell in cells) for place, cells in enumerate(columns)]
-    for line in lines:
-        cells = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+def _print_item(item: PaperItem, how: str) -> None:
+    """One table or figure: the paper's results, ours apart from them, and what to type.
 
-
-def _print_item(item: dict[str, Any], how: str) -> None:
-    """One table or figure: the paper's figures, ours apart from them, and what to type."""
-    from quietformer.study.paper import NOT_RUN, NOTHING, quoted, runs_in_words
-
-    print(f"{item['name']}: {item['shows']} (section {item['section']})")
-    for table in item["paper"]:
-        print(f"\nThe paper: {table['name']}" if table["name"] else "\nThe paper")
-        alone = all(len(row["made_by"]) == 1 for row in table["rows"])
-        heading = ["source", *(column["title"] for column in table["columns"]), *(["made by"] if alone else [])]
-        rows = [
-            [row["source"], *(quoted(row["row"][column["key"]]) for column in table["columns"])]
-            + (row["made_by"] if alone else [])
-            for row in table["rows"]
-        ]
-        _print_lines([heading, *rows], figures=True)
-    if not item["paper"]:
-        print("\nThe paper: no figures of it are kept")
-    for study in item["ours"]:
-        print(f"\nOurs: {study['name']}, {study['recipe']}: {study['size']['words']}")
-        rows = [[study["source"], *row] for row in study["table"]["rows"]]
-        _print_lines([["source", *study["table"]["columns"]], *rows], figures=True)
-        print(f"as it was run: {study['command']}")
-    if item["document"]:
-        print(f"\nOurs: {item['document']['holds']}, in {item['document']['place']}")
-    elif not item["ours"]:
-        print(f"\nOurs: {NOT_RUN if item['commands'] else NOTHING}")
-    if item["runs"]:
-        print(f"\nMade by {runs_in_words(item)}")
-    for name, content in item["files"].items():
+    Tables are as wide as it takes: a number that is cut is another number.
+    """
+    print(f"{item.name}: {item.shows} (section {item.section})")
+    for table in item.paper:
+        print(f"\n{table.table()}")
+    if not item.paper:
+        print("\nThe paper: no numbers of it are kept")
+    for study in item.ours:
+        print(f"\n{study.table()}\ncommand: {study.command}")
+    if item.document:
+        print(f"\nOurs: {item.document.holds}, in {item.document.place}")
+    elif not item.ours:
+        print(f"\nOurs: {item.status}")
+    if item.runs:
+        print(f"\nMade by {item.made_by}")
+    for name, content in item.files.items():
         print("\n  ".join([f"\n{name}:", *content.splitlines()]))
-    if item["commands"]:
-        print("\n  ".join(["\nIn full:", *item["commands"]]))
-    if item["note"]:
-        print(f"\n{item['note']}")
-    if any("DIR" in command for command in item["commands"]):
+    if item.commands:
+        print("\n  ".join(["\nCommands:", *item.commands]))
+    if item.note:
+        print(f"\n{item.note}")
+    if any("DIR" in command for command in item.commands):
         print(f"\n{how}")

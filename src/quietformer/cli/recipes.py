@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
+from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.progress import working
-from quietformer.errors import QuietformerError
-from quietformer.files import check_place, write_json
+from quietformer.config.options.study import RecipesOptions
 
 
 def recipes(
+    options: RecipesOptions,
+    output: JsonOutput,
     name: str = typer.Argument("", metavar="[NAME]", help="Show this recipe in full, every default written out."),
-    variant: str = typer.Option("", "--variant", metavar="NAME", help="With one of its variants applied."),
-    json_path: Path | None = typer.Option(None, "--json", metavar="PATH", help="Also write it as JSON."),
 ) -> None:
     """List the built-in recipes with their variants, or show one."""
-    check_place(json_path)
-    if variant and not name:
-        raise QuietformerError("--variant goes with a recipe; quietformer recipes NAME --variant VARIANT")
+    output.check()
     with working("reading"):
-        from quietformer.config.recipe_files import as_yaml, built_in_recipes, read_recipe
+        from quietformer.config.recipe_files import as_yaml
+        from quietformer.workflows import listings
 
-        chosen = [name] if name else built_in_recipes()
-        found = {key: read_recipe(key, variant=variant) for key in chosen}
-    write_json(json_path, {key: recipe.to_dict() for key, recipe in found.items()})
+        report = listings.recipes(name, options)
+    output.write(report)
     if name:
-        print(as_yaml(found[name]), end="")
+        print(as_yaml(report.recipes[0].recipe), end="")
         return
-    for key, recipe in found.items():
-        print(f"{key}\n  {recipe.about}")
-        if recipe.variants:
-            print(f"  variants: {', '.join(recipe.variants)}")
+    print("\n".join(report.sentences()))
     print("\nquietformer train NAME --out DIR [--variant NAME] [--set KEY=VALUE]")

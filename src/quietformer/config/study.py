@@ -1,4 +1,4 @@
-"""What a study is made of: a recipe, fields to vary, seeds, and what is measured of every run."""
+"""What a study is made of: a recipe, fields to vary, random seeds, and what is measured of every run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from quietformer.config.spec import Spec, nearest, nested
 from quietformer.errors import SpecError
 
 VARIANT, BITS = "variant", "bits"
-"""Two axes that are no fields of a recipe: its variants by name, and how a trained model is quantized."""
+"""Two axes of a grid that are no fields of a recipe: its variants by name, and the bit widths of quantization."""
 
 RESERVED = ("seed", "variants")
 
 EXPORTED = "w8a8"
-"""What onnxruntime has integers for; fewer bits are simulated alone."""
+"""The bit width that ONNX Runtime computes; others are only simulated."""
+
+FEWEST, MOST = 2, 16
+"""Bits that a tensor can be quantized to."""
 
 STUDIES = BUILT_IN.parent / "studies"
 
@@ -33,13 +36,13 @@ NAME_LENGTH = 80
 
 
 def _bits(value: Any) -> Any:
-    """One or several, in small letters, each once."""
+    """One or several, in lower case, each once."""
     several = [value] if isinstance(value, str) else value
     return tuple(dict.fromkeys(str(one).lower() for one in several)) if isinstance(several, (list, tuple)) else several
 
 
 def _grid(value: Any) -> Any:
-    """Lists by field; bits in the same letters as they are measured under."""
+    """Lists of values by field; bits in lower case, as `measures` has them."""
     if not isinstance(value, Mapping) or not value:
         raise SpecError(
             f"grid must hold fields with lists of values, e.g. {{variant: [vanilla, gated]}}, got {value!r}"
@@ -61,55 +64,59 @@ class Measures(Spec):
 
     title: ClassVar[str] = "measures"
     bits: Annotated[tuple[str, ...], BeforeValidator(_bits)] = Field(
-        default=("w8a8",), min_length=1, description="how it is quantized, e.g. [w8a8, w6a6, w4a8]"
+        default=("w8a8",), min_length=1, description="bit widths to quantize to, e.g. [w8a8, w6a6, w4a8]"
     )
-    calibrations: int = Field(default=3, ge=1, description="how often it is calibrated, each time on other examples")
+    calibrations: int = Field(
+        default=3, ge=1, description="how often each model is calibrated, on other examples each time"
+    )
     sequences: int = Field(default=256, ge=2, description="validation sequences or images to evaluate on")
-    real: bool = Field(default=False, description="also export real INT8 and evaluate it in onnxruntime")
-    pages: bool = Field(default=False, description="also leave the page of `inspect` with every run")
+    real: bool = Field(default=False, description="also export real INT8 and evaluate it in ONNX Runtime")
+    pages: bool = Field(default=False, description="also write the page of `inspect` for every run")
 
     @model_validator(mode="after")
     def _bits_can_be_read(self) -> Measures:
         for text in self.bits:
-            quantization(text)
+            read_bits(text)
         return self
 
 
+def read_bits(text: str) -> tuple[int, int]:
+    """Bits of weights and activations from `w8a8`; needs no torch."""
+    weights, activations = parse_bits(text)
+    if not all(FEWEST <= bits <= MOST for bits in (weights, activations)):
+        raise SpecError(f"weights and activations have {FEWEST} to {MOST} bits, got {text!r}")
+    return weights, activations
+
+
 def quantization(bits: str) -> QuantSpec:
-    """The paper's: min-max ranges at 8 bits, for fewer the weights' by mean squared error."""
-    weights, activations = parse_bits(bits)
-    try:
-        return QuantSpec(
-            weight_bits=weights,
-            activation_bits=activations,
-            weights=estimators.read("minmax" if weights >= 8 else "mse"),
-        )
-    except SpecError:
-        raise SpecError(f"weights and activations have 2 to 16 bits, got {bits!r}") from None
+    """As in the paper: min-max ranges at 8 bits; below that, weight ranges by mean squared error."""
+    weights, activations = read_bits(bits)
+    estimator = estimators.read("minmax" if weights >= 8 else "mse")
+    return QuantSpec(weight_bits=weights, activation_bits=activations, weights=estimator)
 
 
 class Study(Spec):
-    """A grid over fields of a recipe; every point is run once for each seed."""
+    """A grid over fields of a recipe; every point is run once for each random seed."""
 
     title: ClassVar[str] = "study"
     name: str = Field(default="study", min_length=1)
     about: str = ""
     recipe: str = Field(min_length=1, description="a recipe file or a built-in name")
-    set: dict[str, Any] = Field(default_factory=dict, description="fields that every run has otherwise than the recipe")
+    set: dict[str, Any] = Field(default_factory=dict, description="fields of the recipe to change for every run")
     grid: Annotated[dict[str, list[Any]], BeforeValidator(_grid)] = Field(
-        min_length=1, description="values by field; also `variant` and `bits`"
+        min_length=1, description="lists of values by field; also `variant` and `bits`"
     )
     variants: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="variants of the study's own, fields and values by name"
+        default_factory=dict, description="variants of the study's own: fields and values by name"
     )
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = Field(default=(0,), min_length=1)
     measures: Annotated[Measures, BeforeValidator(lambda value: nested(Measures, value))] = Field(
         default_factory=Measures
     )
     threads: int = Field(
-        default=1, ge=1, le=1024, description="threads of a run; the same wherever it runs, for the same figures"
+        default=1, ge=1, le=1024, description="threads of a run; the results depend on it in the last digits"
     )
-    paper: str = Field(default="", description="what the paper says of this, to be set beside it")
+    paper: str = Field(default="", description="what the paper says about this question, printed below the table")
 
     @model_validator(mode="after")
     def _values_to_vary(self) -> Study:
@@ -126,24 +133,24 @@ class Study(Spec):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed twice")
         for text in self.grid.get(BITS, ()):
-            quantization(str(text))
+            read_bits(str(text))
         return self
 
     @property
     def measured(self) -> Measures:
-        """With the bits of the grid, which ask for no other training."""
+        """With the bits of the grid, which need no training of their own."""
         return self.measures.model_copy(update={"bits": _bits(self.grid.get(BITS, self.measures.bits))})
 
     @property
     def trained(self) -> dict[str, list[Any]]:
-        """The axes that ask for a training run each."""
+        """The axes whose values need a training run each."""
         return {field: values for field, values in self.grid.items() if field != BITS}
 
     def trials(self) -> list[Trial]:
-        """Every point with every seed; a mistake in any of them is told before the first is run."""
+        """Every point with every seed; a mistake in any of them is an error before the first run starts."""
         for variant in self.variants:
             if variant not in self.grid.get(VARIANT, ()):
-                self._recipe({VARIANT: variant}, self.seeds[0])  # written down with the others, so it must be sound
+                self._recipe({VARIANT: variant}, self.seeds[0])  # saved with the others, so it must be valid
         points = [
             (dict(zip(self.trained, values, strict=True)), seed)
             for values in itertools.product(*self.trained.values())
@@ -155,13 +162,13 @@ class Study(Spec):
             for at, seed in points
         ]
         for place, one in enumerate(found):
-            # 0 and 0.0 are one value written twice: counted as two runs they would make a deviation of nothing.
+            # 0 and 0.0 are the same value: counted as two runs they would claim a deviation of zero.
             if same := next((other for other in found[:place] if _asked(other) == _asked(one)), None):
                 raise SpecError(f"{same.name} and {one.name} are the same run; leave one out")
         return found
 
-    def _recipe(self, at: Mapping[str, Any], seed: int) -> Recipe:
-        """What all runs have in common, then what the variant has, then what the point has."""
+    def _recipe(self, at: Mapping[str, object], seed: int) -> Recipe:
+        """The recipe, changed by the study for all runs, then by the variant, then by the point of the grid."""
         recipe = read_recipe(self.recipe)
         shared = {"seed": seed, "variants": {}}
         if variant := str(at.get(VARIANT, "")):
@@ -169,7 +176,7 @@ class Study(Spec):
             if variant not in known:
                 raise SpecError(f"{self.recipe} has no variant {variant!r}{nearest(variant, known)}")
             if fixed := next((field for field in RESERVED if field in known[variant]), ""):
-                raise SpecError(f"{self.recipe}: variant {variant!r} sets {fixed}, which a study gives itself")
+                raise SpecError(f"{self.recipe}: variant {variant!r} sets {fixed}, which the study sets itself")
             own = recipe.variants.get(variant)
             quoted = own.paper if own is not None and variant not in self.variants else {}
             shared |= {"name": f"{recipe.name}-{variant}", "paper": quoted, **known[variant]}
@@ -193,12 +200,12 @@ class Trial:
 
 
 def _asked(trial: Trial) -> Recipe:
-    """What is run, whatever it is called."""
+    """What is trained, whatever it is called."""
     return trial.recipe.model_copy(update={"name": "", "paper": {}})
 
 
-def trial_name(at: Mapping[str, Any], seed: int, *, alone: bool = True) -> str:
-    """A folder's name that people can read: `gamma=-0.03,zeta=1,seed=0`; with a digest if it is long or not alone."""
+def trial_name(at: Mapping[str, object], seed: int, *, alone: bool = True) -> str:
+    """A readable folder name: `gamma=-0.03,zeta=1,seed=0`; with a digest if it is long or not unique."""
     parts = [f"{short(field)}={value}" if field != VARIANT else str(value) for field, value in at.items()]
     name = folder_name(",".join([*parts, f"seed={seed}"]))
     if alone and len(name) <= NAME_LENGTH:
@@ -208,7 +215,7 @@ def trial_name(at: Mapping[str, Any], seed: int, *, alone: bool = True) -> str:
 
 
 def folder_name(text: str) -> str:
-    """What every file system takes, and nothing that leads elsewhere."""
+    """A name that every file system accepts and that stays inside its folder."""
     return re.sub(r"[^A-Za-z0-9=.,+-]+", "_", text).strip("_.") or "study"
 
 
@@ -226,7 +233,7 @@ def find_study(name: str) -> Path:
 
 
 def read_study(path: Path) -> Study:
-    """From a YAML file; a recipe that lies beside it is found from there."""
+    """From a YAML file; a recipe may be named relative to it."""
     fields = parse_yaml(path)
     recipe = fields.get("recipe")
     if isinstance(recipe, str) and is_path(recipe) and (beside := path.parent / recipe).is_file():

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from quietformer.results import numbers
+from quietformer.results.inspect import InspectReport
 from quietformer.results.labels import label
+from quietformer.results.tables import Table
 
 
-def card_fragment(figures: dict[str, Any]) -> str:
-    """The verdict and the headline figures as Markdown."""
-    head, found = figures["headline"], figures["verdict"]
+def card_fragment(report: InspectReport) -> str:
+    """The verdict and the headline metrics as Markdown."""
+    head, found = report.headline, report.verdict
+    rows = [
+        ["attention", f"`{report.model.attention}`"],
+        [f"largest infinity norm ({label(head.infinity_site)})", numbers.norm(head.infinity_norm)],
+        ["average kurtosis", numbers.measured(head.kurtosis, "kurtosis")],
+    ]
     lines = [
         "## Activation outliers",
         "",
-        f"**{found['sentence']}** Measured by Quietformer on "
-        f"{figures['data']['sequences']} sequences of {figures['data'].get('source', 'given data')}.",
+        f"**{found.sentence}** Measured by Quietformer on {report.data.sequences} sequences of "
+        f"{report.data.source or 'given data'}.",
         "",
-        *(f"- {claim}" for claim in found["claims"]),
+        *(f"- {claim}" for claim in found.claims),
         "",
-        "| figure | value |",
-        "| --- | --- |",
-        f"| attention | `{figures['model']['attention']}` |",
-        f"| largest infinity norm ({label(head['infinity_site'])}) | {head['infinity_norm']:.2f} |",
-        f"| average kurtosis | {head['kurtosis']:,.1f} |"
-        if head["kurtosis"] is not None
-        else "| average kurtosis | - |",
+        *Table(columns=["metric", "value"], rows=rows).markdown().splitlines(),
         "",
-        f"`{figures['command']}`",
+        f"`{report.command}`",
     ]
-    # Tokens come from other people's files; a bar or a line break would tear the table.
+    # Tokens come from other people's files; a line break would tear the list.
     return "\n".join(line.replace("\r", " ") for line in lines) + "\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 from quietformer.files import write_text
 from quietformer.report.page_data import slim
+from quietformer.report.page_fields import page_fields
 from quietformer.results.base import Report
 
 SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
@@ -32,7 +33,7 @@ def page(report: Report | dict[str, Any]) -> str:
     Names of models, sites and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and
     `&` are escaped, and the script puts them in as text, never as markup.
     """
-    fields = report.model_dump(mode="json") if isinstance(report, Report) else report
+    fields = page_fields(report) if isinstance(report, Report) else report
     kind = str(fields.get("kind"))
     if kind not in ASSETS:
         assert isinstance(report, Report)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import JsonValue
+
 BROKEN, MISSING = "broken", "-"
 PERCENT_METRICS = ("top1", "agreement")
 """Metrics that tables of studies show in per cent."""
@@ -23,6 +25,11 @@ def measured(value: float | None, name: str) -> str:
     return metric(value, name) if name in (*FOUR_PLACES, *TWO_PLACES) else f"{value:,.1f}"
 
 
+def norm(value: float | None) -> str:
+    """The largest magnitude of a tensor."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
 def mean_and_std(mean: float | None, std: float | None, name: str = "", *, spread: bool = False) -> str:
     """`23.10 ± 0.20`, with as many places as the size of the number asks for."""
     if mean is None:
@@ -35,6 +42,28 @@ def mean_and_std(mean: float | None, std: float | None, name: str = "", *, sprea
         places = 4  # what matters is its distance from one
     text = f"{mean:,.{places}f}"
     return f"{text} ± {std:,.{places}f}" if spread else text
+
+
+def quoted(value: JsonValue) -> str:
+    """A result of the paper's, unrounded: mean ± standard deviation where there are two numbers, else a list."""
+    if isinstance(value, list):
+        return (" ± " if len(value) == 2 else ", ").join(map(quoted, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {quoted(item)}" for name, item in value.items())
+    return f"{value:.15g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def change(before: float, after: float | None, name: str) -> str:
+    """From one metric to another: `+1.2 points` of a per cent, `× 3.2` from twice on, else `+8.5 %`."""
+    if after is None:
+        return "no number"
+    sign = "+" if after > before else "−"
+    points, ratio = 100 * abs(after - before), after / before
+    if name in PERCENT_METRICS:
+        return "same" if points < 0.05 else f"{sign}{points:.1f} points"
+    if ratio >= 2:
+        return f"× {ratio:,.3g}" if ratio < 1000 else f"× {ratio:,.0f}"
+    return "same" if abs(ratio - 1) < 0.0005 else f"{sign}{100 * abs(ratio - 1):.1f} %"
 
 
 def megabytes(size: float) -> str:

@@ -1,138 +1,196 @@
-"""The runs of a study as the table that papers print: one row a setting, mean and standard deviation over seeds."""
+"""The runs of a study as the table that papers print: one row per setting, mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import json
+from collections.abc import Callable, Sequence
+
+from pydantic import Field, JsonValue
 
 from quietformer.config.study import BITS, VARIANT, short
-from quietformer.results.cost import SCALES, cost
+from quietformer.results import numbers
+from quietformer.results.base import Record
+from quietformer.results.numbers import PERCENT_METRICS
+from quietformer.results.quality import Better, Spread, effect
+from quietformer.results.tables import Table
+from quietformer.results.trial import Baselines, Values
 
-SHARES = ("top1", "agreement")
-"""Measures that are shown in per cent."""
+QUALITY = ("fp32", "quantized", "real")
+"""Columns that hold the primary metric."""
+SCALES = {"dead_rows": 100.0, "majority_accuracy": 100.0, "seconds": 1 / 60}
+"""What a table multiplies a value by: shares are shown in per cent, seconds in minutes."""
 
 
-def label(at: dict[str, Any]) -> str:
-    """`gamma -0.03, zeta 1.0`; a variant by its name."""
-    return ", ".join(
-        str(value) if field in (VARIANT, BITS) else f"{short(field)} {value}" for field, value in at.items()
+class StudyRow(Record):
+    """One setting at one bit width; a setting of which every run failed has no values."""
+
+    at: Values = Field(description="its point of the grid")
+    bits: str
+    runs: int = Field(description="runs that finished")
+    failed: list[str] = Field(default_factory=list, description="random seed and reason of each run that failed")
+    attention: str | None = None
+    fp32: Spread | None = None
+    quantized: Spread | None = None
+    calibrations_std: Spread | None = Field(
+        default=None,
+        description="standard deviation over calibrations of one model: how much of a difference is chance",
     )
+    real: Spread | None = None
+    not_exported: list[str] = Field(default_factory=list)
+    infinity_norm: Spread | None = None
+    kurtosis: Spread | None = None
+    dead_rows: Spread | None = None
+    most_dead_rows: Spread | None = None
+    gate_openness: Spread | None = None
+    baselines: Baselines[Spread] = Field(default_factory=Baselines[Spread])
+    seconds: Spread | None = None
+    paper: Values = Field(default_factory=dict, description="what the paper reports of this setting, at its own size")
+
+    def spread(self, column: str) -> Spread | None:
+        """A column of the table; None where it was not measured."""
+        home = self.baselines if column in Baselines.model_fields else self
+        found: Spread | None = getattr(home, column)
+        return found
+
+    def scaled(self, column: str) -> Spread | None:
+        """The same in the unit that the table shows it in; the primary metric is scaled where it is formatted."""
+        found = self.spread(column)
+        return None if found is None else found.times(SCALES.get(column, 1.0))
+
+    def text(self, column: str, primary: str, *, spread: bool | None = None) -> str:
+        """`23.10 ± 0.20`; a single run has no deviation, and a zero would claim that seeds agree."""
+        found = self.scaled(column)
+        if found is None:
+            return numbers.MISSING
+        name = primary if column in QUALITY else ""
+        return numbers.mean_and_std(found.mean, found.std, name, spread=self.runs > 1 if spread is None else spread)
+
+    def effect(self, better: Better | None, column: str = "quantized") -> str:
+        """What quantization does to this setting: `none`, `little`, `harm`, `broken`, or `unknown`."""
+        after = self.spread(column)
+        if self.fp32 is None or after is None or better is None:
+            return "unknown"
+        return effect(self.fp32.mean, after.mean, better)
+
+    def hardly_trained(self, better: Better | None) -> bool:
+        """Whether it is no better than counting pairs of tokens, or than always giving the most frequent answer."""
+        mean = None if self.fp32 is None else self.fp32.mean
+        if mean is None:
+            return False
+        known = [baseline.mean for baseline in self.baselines.values() if baseline.mean is not None]
+        return any(mean >= other if better == "lower" else mean <= other for other in known)
 
 
-def effect(row: dict[str, Any]) -> str:
-    """What quantization does at this point: `none`, `little`, `harm`, `broken`, or `unknown`."""
-    if "float" not in row or row["float"] is None:
-        return "unknown"
-    lost = cost(row["float"]["mean"], (row["quantized"] or {}).get("mean"), row["better"])
-    if lost is None:
-        return "unknown"
-    nothing, little, broken = SCALES[row["better"]]
-    return "none" if lost <= nothing else "little" if lost <= little else "harm" if lost <= broken else "broken"
+def value_text(value: JsonValue, field: str = "") -> str:
+    """A value of a grid as people write it."""
+    text = "none" if value is None else json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+    return text.upper() if field == BITS else text
 
 
-def hardly_trained(row: dict[str, Any]) -> bool:
-    """Whether it is no better than counting pairs, or than always giving the most frequent answer."""
-    mean = (row.get("float") or {}).get("mean")
-    known = [beside["mean"] for beside in (row.get("beside") or {}).values() if beside["mean"] is not None]
-    if mean is None:
-        return False
-    return any(mean >= other if row["better"] == "lower" else mean <= other for other in known)
+def label(at: Values) -> str:
+    """`gamma -0.03, zeta 1.0`; a variant by its name alone, and fields of the same last name in full."""
+    return ", ".join(part_text(field, value, at) for field, value in at.items())
 
 
-def shown(figure: dict[str, float | None] | None, measure: str = "", *, spread: bool = False) -> str:
-    """A mean as people read it, with its standard deviation if that is asked for."""
-    if figure is None:
-        return "-"
-    if figure["mean"] is None:
-        return "broken"
-    mean, std = figure["mean"], figure["std"] or 0.0
-    if measure in SHARES:
-        mean, std = 100 * mean, 100 * std
-    places = 0 if abs(mean) >= 1000 else 1 if abs(mean) >= 100 else 2
-    if measure == "cosine":
-        places = 4  # what matters of it is how far it is from one
-    text = f"{mean:,.{places}f}"
-    return f"{text} ± {std:,.{places}f}" if spread else text
+def part_text(field: str, value: JsonValue, fields: Sequence[str] | Values) -> str:
+    """One field of a point beside the others."""
+    if field in (VARIANT, BITS):
+        return value_text(value, field)
+    return f"{field_name(field, fields)} {value_text(value)}"
 
 
-def measure_name(primary: str) -> str:
-    """A measure as people call it."""
+def field_name(field: str, fields: Sequence[str] | Values) -> str:
+    """`gamma` of `attention.normalizer.gamma`, unless another field has the same last name."""
+    return field if sum(short(other) == short(field) for other in fields) > 1 else short(field)
+
+
+def setting(at: Values) -> str:
+    """The label without the bits, which need no training of their own."""
+    return label({field: value for field, value in at.items() if field != BITS})
+
+
+def metric_name(primary: str) -> str:
+    """A metric as people call it."""
     return {"top1": "accuracy"}.get(primary, primary)
 
 
-Cell = Callable[[dict[str, Any]], str]
+def metric_title(primary: str) -> str:
+    return metric_name(primary) + (", %" if primary in PERCENT_METRICS else "")
 
 
-def columns(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
-    """Titles and what to print under each, of what the rows have; the first has no title."""
-    primary = next((row["primary"] for row in rows if "primary" in row), "")
-    name = measure_name(primary) + (", %" if primary in SHARES else "")
-    beside: dict[str, Any] = next((row["beside"] for row in rows if "beside" in row), {})
-    several = len({row["bits"] for row in rows}) > 1
+def quantized_title(rows: Sequence[StudyRow]) -> str:
+    """`W8A8`, or `quantized` if there are several bit widths."""
+    bits = dict.fromkeys(row.bits.upper() for row in rows)
+    return next(iter(bits)) if len(bits) == 1 else "quantized"
 
-    def mean(key: str) -> Cell:
-        measure = primary if key in ("float", "quantized", "real") else ""
-        return lambda row: shown(row.get(key), measure, spread=row["runs"] > 1)
 
-    found: list[tuple[str, Cell]] = [("", lambda row: label(row["at"]))]
-    if several and not any(BITS in row["at"] for row in rows):
-        found.append((BITS, lambda row: row["bits"].upper()))
-    quantized = "quantized" if several else next((row["bits"].upper() for row in rows), "quantized")
-    found += [(name, mean("float")), (quantized, mean("quantized"))]
-    if any(row.get("real") for row in rows):
-        found.append(("real INT8", mean("real")))
-    found += [("largest value", mean("infinity_norm")), ("kurtosis", mean("kurtosis"))]
-    if any((row.get("most_dead_rows") or {}).get("mean") for row in rows):
-        found.append(("dead rows, %", lambda row: shown(_times(row.get("dead_rows"), 100))))
-    if any(row.get("gate_openness") for row in rows):
-        found.append(("gate openness", lambda row: shown(row.get("gate_openness"))))
-    for key, title in (("bigram_perplexity", "bigram"), ("majority_accuracy", "largest class, %")):
-        if key in beside:
-            scale = 100 if "%" in title else 1
-            found.append((title, lambda row, k=key, s=scale: shown(_times((row.get("beside") or {}).get(k), s))))  # type: ignore[misc]
-    found.append(("minutes", lambda row: shown(_times(row.get("seconds"), 1 / 60))))
-    found.append(("runs", lambda row: str(row["runs"]) + (f" ({len(row['failed'])} failed)" if row["failed"] else "")))
+Cell = Callable[[StudyRow], str]
+
+
+def columns(rows: Sequence[StudyRow], primary: str) -> list[tuple[str, Cell]]:
+    """Titles, and what to print under each, of what the rows have; the first has no title."""
+
+    def cell(column: str, spread: bool | None = None) -> Cell:
+        return lambda row: row.text(column, primary, spread=spread)
+
+    def measured(column: str) -> bool:
+        return any(row.spread(column) is not None for row in rows)
+
+    found: list[tuple[str, Cell]] = [("", lambda row: label(row.at))]
+    if len({row.bits for row in rows}) > 1 and not any(BITS in row.at for row in rows):
+        found.append((BITS, lambda row: row.bits.upper()))
+    found += [(metric_title(primary), cell("fp32")), (quantized_title(rows), cell("quantized"))]
+    if measured("real"):
+        found.append(("real INT8", cell("real")))
+    found += [("largest value", cell("infinity_norm")), ("kurtosis", cell("kurtosis"))]
+    if has_dead_rows(rows):
+        found.append(("dead rows, %", cell("dead_rows", False)))
+    for column, title in (
+        ("gate_openness", "gate openness"),
+        ("bigram_perplexity", "bigram"),
+        ("majority_accuracy", "largest class, %"),
+    ):
+        if measured(column):
+            found.append((title, cell(column, False)))
+    found += [("minutes", cell("seconds", False)), ("runs", _counted)]
     return found
 
 
-def _times(figure: dict[str, float | None] | None, scale: float) -> dict[str, float | None] | None:
-    if figure is None:
-        return None
-    return {name: None if value is None else value * scale for name, value in figure.items()}
+def has_dead_rows(rows: Sequence[StudyRow]) -> bool:
+    """Whether any row of attention gave no weight to anything at some step."""
+    return any(row.most_dead_rows is not None and row.most_dead_rows.mean for row in rows)
+
+
+def _counted(row: StudyRow) -> str:
+    return str(row.runs) + (f" ({len(row.failed)} failed)" if row.failed else "")
+
+
+def study_table(title: str, rows: Sequence[StudyRow], primary: str) -> Table:
+    chosen = columns(rows, primary)
+    return Table(title, [name for name, _ in chosen], [[cell(row) for _, cell in chosen] for row in rows])
 
 
 LEGEND = {
-    "largest value": "of an activation; a few huge ones stretch INT8's scale until the rest rounds to nothing: less is better",
-    "kurtosis": "how much of an activation's spread is outliers; 3 for a normal distribution: less is better",
-    "real INT8": "the exported file, computed in integers",
+    "largest value": "of an activation; a few huge values stretch the INT8 scale until the rest rounds to zero; lower is better",
+    "kurtosis": "how far outliers stick out of an activation; 3 for a normal distribution; lower is better",
+    "real INT8": "the exported model in ONNX Runtime",
     "dead rows, %": "rows of attention that give no weight to anything, at the last step they were counted",
-    "gate openness": "1 lets a head through as it is, 0 shuts it; at the last step it was looked at",
-    "bigram": "the perplexity that counting which token follows which would reach",
-    "largest class, %": "what always answering the most frequent class would reach",
+    "gate openness": "1 lets a head through unchanged, 0 shuts it; at the last step it was measured",
+    "bigram": "the perplexity of counting which token follows which",
+    "largest class, %": "the accuracy of always answering the most frequent class",
 }
 
 
-def legend(rows: list[dict[str, Any]]) -> list[str]:
+def legend(rows: Sequence[StudyRow], primary: str) -> list[str]:
     """What the columns mean that people may not know."""
-    return [f"{title}: {LEGEND[title]}" for title, _ in columns(rows) if title in LEGEND]
+    return [f"{title}: {LEGEND[title]}" for title, _ in columns(rows, primary) if title in LEGEND]
 
 
-def failures(rows: list[dict[str, Any]]) -> list[str]:
-    """What failed, each run once: its reason stands at every row of its setting, one for each number of bits."""
-    setting = [({field: value for field, value in row["at"].items() if field != BITS}, row) for row in rows]
-    return list(dict.fromkeys(f"{label(at)}, {text}" for at, row in setting for text in row["failed"]))
+def failures(rows: Sequence[StudyRow]) -> list[str]:
+    """What failed, each run once: its reason is in every row of its setting, one for each bit width."""
+    return list(dict.fromkeys(f"{setting(row.at)}, {text}" for row in rows for text in row.failed))
 
 
-def one_line(result: dict[str, Any]) -> str:
-    """A run as it ends."""
-    if "failed" in result:
-        return f"{result['name']} failed: {result['failed']}"
-    primary = result["primary"]
-    quantized = ", ".join(
-        f"{bits.upper()} {shown(found[primary], primary)}" for bits, found in result["quantized"].items()
-    )
-    floating = shown({"mean": result["float"][primary], "std": 0.0}, primary)
-    outliers = result["outliers"]
-    reach = outliers.get("infinity_norm")
-    norm = "" if reach is None else f"; largest value {reach:.4g}"
-    return f"{result['name']}: {primary} {floating}, {quantized}{norm}; {result['seconds'] / 60:.1f} min"
+def not_exported(rows: Sequence[StudyRow]) -> list[str]:
+    """Runs that have no real INT8, and why."""
+    return list(dict.fromkeys(f"{setting(row.at)}, not exported, {text}" for row in rows for text in row.not_exported))

@@ -4,15 +4,68 @@ from __future__ import annotations
 
 from typing import Any
 
-FIELDS = {"float": "fp32", "class": "class_name", "figures": "metrics", "float_difference": "fp32_difference"}
+FIELDS = {
+    "float": "fp32",
+    "class": "class_name",
+    "figures": "metrics",
+    "beside": "baselines",
+    "float_difference": "fp32_difference",
+}
 """Names of version 1, and what they are called since."""
 TASKS = {"image": "images", "imitate": "distill"}
+RUN = ("name", "at", "seed", "elsewhere", "failed")
+"""Fields of a run that version 1 kept beside its results."""
+OF_STUDY = ("primary", "better")
+"""Fields that version 1 repeated in every row of a study."""
 
 
 def from_version_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 had other names for some fields, and an inspection did not say its kind."""
+    """Version 1 had other names for some fields; an inspection and a failed run did not say their kind."""
+    kind = fields.get("kind") or ("trial" if {"key", "failed"} <= fields.keys() else "inspect")
+    if kind == "trial":
+        return _trial(fields)
     renamed: dict[str, Any] = _renamed(fields)
-    return {"kind": "inspect"} | renamed | {"version": 2}
+    if kind == "study":
+        renamed = _study(fields, renamed)
+    return renamed | {"kind": kind, "version": 2}
+
+
+def _trial(fields: dict[str, Any]) -> dict[str, Any]:
+    """The recipe inside the key is read by the recipe itself, which knows its own old names."""
+    report: dict[str, Any] = {name: fields[name] for name in ("key", "versions") if name in fields}
+    return {"kind": "trial", "version": 2, **report, **_run(fields)}
+
+
+def _run(fields: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 had the results of a run flat beside its name, and {} or a reason for outliers that were not measured."""
+    run = {name: fields[name] for name in RUN if fields.get(name) is not None}
+    if "failed" in run:
+        return run
+    dropped = {*RUN, "version", "kind", "key", "versions"}
+    at, paper = fields.get("at"), fields.get("paper")
+    result = _renamed({name: value for name, value in fields.items() if name not in (*dropped, "paper")})
+    if paper is not None:
+        result["paper"] = paper
+    if not isinstance(result.get("outliers"), dict) or "infinity_site" not in result["outliers"]:
+        result.pop("outliers", None)
+    return run | {"at": at, "result": result}
+
+
+def _study(fields: dict[str, Any], renamed: dict[str, Any]) -> dict[str, Any]:
+    """What users wrote (the study, its grid, what the paper reports) keeps its names."""
+    rows = _each(fields.get("rows"), _row)
+    trials = _each(fields.get("trials"), _run)
+    return renamed | {"rows": rows, "trials": trials, "study": fields.get("study")}
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _renamed({name: value for name, value in row.items() if name not in OF_STUDY})
+    return found | {name: row[name] for name in ("at", "paper") if name in row}
+
+
+def _each(rows: Any, change: Any) -> Any:
+    """Every object of a list in its new form; anything else is left for the report to refuse."""
+    return [change(row) if isinstance(row, dict) else row for row in rows] if isinstance(rows, list) else rows
 
 
 def _renamed(value: Any) -> Any:

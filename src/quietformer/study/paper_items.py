@@ -1,4 +1,4 @@
-"""Every table and figure of the paper: what it shows, where its figures are kept, and what makes it."""
+"""Every table and figure of the paper: what it shows, where its results are kept, and what makes it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One table or figure; runs that quote its figures in their recipes need not be named here."""
+    """One table or figure; runs that quote its results in their recipes need not be named here."""
 
     name: str
     section: str
     shows: str
     key: str = ""
-    """Where figures.json has its figures; nothing if it has none."""
+    """Where figures.json has its results; empty if it has none."""
     unit: str = ""
     runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Recipes with variants that belong to it without quoting its figures."""
+    """Recipes with variants that belong to it without quoting its results."""
     seeds: int = 0
-    """Trained so often by `compare`; 0 where `compare` is not what makes it."""
+    """Random seeds for `compare`; 0 where `compare` is not what makes it."""
     options: str = ""
     then: tuple[str, ...] = ()
     """Commands after those of `compare`."""
@@ -28,11 +28,11 @@ class Item:
     """Studies for `sweep`, as YAML by the name of their file."""
     note: str = ""
     axes: frozenset[str] = frozenset()
-    """What a study of another size may vary to stand beside it; nothing: only its own recipes do."""
+    """What a study of another size may vary to be shown beside it; if empty, only studies of its own recipes are."""
     columns: frozenset[str] = frozenset()
     """What its rows differ in besides; a study may vary it or not."""
     document: str = ""
-    """Where ours is, if it is no study."""
+    """Where our results are, if they are no study."""
 
 
 MNLI = """\
@@ -80,7 +80,7 @@ def _figure(number: int, section: str, shows: str, **more: Any) -> Item:
 
 
 def _published_bert(number: int, section: str, shows: str, *, document: str = "") -> Item:
-    """A picture of the published BERT after MNLI."""
+    """A figure of the published BERT, fine-tuned on MNLI."""
     return _figure(
         number, section, shows, runs={"paper/bert-mnli": ()}, files={"mnli.yaml": MNLI},
         then=("quietformer sweep mnli.yaml --out DIR/mnli",), note=PAIRS, document=document,
@@ -88,7 +88,7 @@ def _published_bert(number: int, section: str, shows: str, *, document: str = ""
 
 
 def _looked_at(number: int, section: str, shows: str, recipe: str, *variants: str, document: str = "") -> Item:
-    """Pictures of models trained from nothing."""
+    """A figure of models trained from scratch."""
     images = "vit" in recipe
     stem = recipe.removeprefix("paper/")
     commands = []

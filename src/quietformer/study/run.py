@@ -1,110 +1,129 @@
-"""A study carried out: every run that is still to be done, then one table over all of them."""
+"""A study carried out: every run that is not finished yet, then one report over all of them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
-import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from quietformer.config.options.study import StudyOptions
 from quietformer.config.recipe_files import parse_yaml
-from quietformer.config.study import Study, Trial
+from quietformer.config.study import Study, Trial, folder_name
 from quietformer.errors import QuietformerError
-from quietformer.files import finite, write_json, write_text
-from quietformer.results.cost import SCALES
-from quietformer.results.provenance import versions
-from quietformer.results.study_table import one_line
+from quietformer.files import write_text
+from quietformer.progress import SILENT, Progress
+from quietformer.report.study_plots import draw_study
+from quietformer.results.quality import SCALES
+from quietformer.results.study import StudyReport
+from quietformer.results.trial import TrialReport, TrialRun
+from quietformer.study.ray_cluster import connected, on_ray
 from quietformer.study.table import in_words, study_rows
-from quietformer.study.workers import MARK, Task, connected, in_processes, on_ray, one_after_another
+from quietformer.study.workers import MARK, Task, in_processes, one_after_another
 from quietformer.training.run import with_absolute_paths
 from quietformer.training.run_folder import check_run, only_writer
-from quietformer.workflows.trial import Tell
 
-FIGURES, DESIGN = "study.json", "study.yaml"
-"""In the folder of a study: the figures of all its runs, and what was asked for."""
+REPORT, DESIGN, PAGE, PLOTS = "study.json", "study.yaml", "report.html", "figures"
+"""In the folder of a study: its report, the study itself, the page, and the plots."""
+
+
+def study_folder(study: Study, options: StudyOptions) -> Path:
+    """The folder the user named, or else one with the name of the study."""
+    return options.out or Path(folder_name(study.name))
 
 
 def run_study(
-    study: Study,
-    out: Path,
-    *,
-    jobs: int = 1,
-    ray: str = "",
-    retry: bool = False,
-    say: Callable[[str], None],
-    tell: Tell,
-) -> dict[str, Any]:
-    """The figures of all runs; what is finished in the folder is not run again, nor what failed unless `retry`."""
-    _check_place(out, study)
+    study: Study, options: StudyOptions, progress: Progress = SILENT, *, typed: Sequence[str] = ("sweep", DESIGN)
+) -> StudyReport:
+    """Run what is not finished in the folder, then write the report, its page and its plots.
+
+    Failed runs are not repeated unless `options.retry` is set. `typed` is the command for it, without its options.
+    """
+    out = study_folder(study, options)
+    tasks = _tasks(study, out, options)
+    found = {task.trial.name: known for task in tasks if (known := _known(task, options.retry)) is not None}
+    left = [task for task in tasks if task.trial.name not in found]
+    with _cluster(options.ray if left else "", study.threads) as cluster, only_writer(out):
+        mark = _mark(out)
+        left = [replace(task, mark=mark) for task in left]
+        write_text(out / DESIGN, yaml.safe_dump(study.to_dict(), sort_keys=False, allow_unicode=True))
+        progress.say(f"{study.name}: {len(tasks)} runs" + (f", {len(found)} of them finished" if found else ""))
+
+        def done(result: TrialReport) -> None:
+            found[result.name] = result
+            progress.say(f"{len(found)} of {len(tasks)}  {result.in_one_line()}")
+
+        if cluster is not None:
+            on_ray(left, done, cluster, progress)
+        elif options.jobs > 1 and left:
+            in_processes(left, done, options.jobs, progress)
+        else:
+            one_after_another(left, done, progress)
+        command = shlex.join(["quietformer", *typed, *options.words()])
+        report = study_report(study, [found[task.trial.name].run() for task in tasks], command)
+        report.save(out / REPORT)
+    _write(report, out, progress)
+    return report
+
+
+def _tasks(study: Study, out: Path, options: StudyOptions) -> list[Task]:
+    """Every run of the study; mistakes are errors before the first run starts."""
+    _check_folder(out, study)
     trials = [replace(trial, recipe=with_absolute_paths(trial.recipe)) for trial in study.trials()]
-    if not ray:  # a cluster may see files that this machine does not
+    if not options.ray:  # a cluster may see files that this machine does not
         _check_sources(trials)
     tasks = [Task(trial, study.measured, out, study.threads) for trial in trials]
     for task in tasks:
         check_run(task.folder, task.trial.recipe, "choose another --out")
-    found = {task.trial.name: known for task in tasks if (known := _known(task, retry)) is not None}
-    left = [task for task in tasks if task.trial.name not in found]
-    with connected(ray, study.threads) if ray and left else contextlib.nullcontext() as cluster, only_writer(out):
-        mark = _mark(out)
-        left = [replace(task, mark=mark) for task in left]
-        write_text(out / DESIGN, yaml.safe_dump(study.to_dict(), sort_keys=False, allow_unicode=True))
-        say(f"{study.name}: {len(tasks)} runs" + (f", {len(found)} of them there already" if found else ""))
-
-        def done(result: dict[str, Any]) -> None:
-            found[result["name"]] = result
-            say(f"{len(found)} of {len(tasks)}  {one_line(result)}")
-
-        if cluster is not None:
-            on_ray(left, done, cluster, tell=tell)
-        elif jobs > 1 and left:
-            in_processes(left, done, jobs, say=say, tell=tell)
-        else:
-            one_after_another(left, done, say=say, tell=tell)
-        figures = study_figures(study, [found[trial.name] for trial in trials])
-        write_json(out / FIGURES, figures)
-    return figures
+    return tasks
 
 
-def study_figures(study: Study, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """All that is known of a study, a run without its key, which is in its own folder."""
-    rows = study_rows(study, results)
-    whole = [result for result in results if "failed" not in result]
-    figures = {
-        "version": 1,
-        "kind": "study",
-        "name": study.name,
-        "about": study.about,
-        "paper": study.paper,
-        "study": study.to_dict(),
-        "task": whole[0]["task"] if whole else None,
-        "primary": whole[0]["primary"] if whole else None,
-        "better": whole[0]["better"] if whole else None,
-        "scale": SCALES[whole[0]["better"]] if whole else None,
-        "sentence": in_words(rows),
-        "rows": rows,
-        "trials": [{name: value for name, value in result.items() if name != "key"} for result in results],
-        "command": shlex.join(["quietformer", *sys.argv[1:]]),
-        "versions": versions(),
-    }
-    written: dict[str, Any] = finite(figures)
-    return written
+def _cluster(address: str, threads: int) -> contextlib.AbstractContextManager[object]:
+    return connected(address, threads) if address else contextlib.nullcontext()
 
 
-def _known(task: Task, retry: bool) -> dict[str, Any] | None:
+def study_report(study: Study, runs: Sequence[TrialRun], command: str = "") -> StudyReport:
+    """The report over finished and failed runs."""
+    rows = study_rows(study, runs)
+    first = next((run.result for run in runs if run.result is not None), None)
+    primary, better = ("", None) if first is None else (first.primary, first.better)
+    return StudyReport(
+        name=study.name,
+        about=study.about,
+        paper=study.paper,
+        study=study,
+        task=None if first is None else first.task,
+        primary=primary or None,
+        better=better,
+        scale=None if better is None else SCALES[better],
+        sentence=in_words(rows, primary, better),
+        rows=rows,
+        trials=list(runs),
+        command=command,
+    )
+
+
+def _write(report: StudyReport, out: Path, progress: Progress) -> None:
+    report.to_html(out / PAGE)
+    try:
+        draw_study(report, out / PLOTS)
+    except QuietformerError as error:  # without matplotlib there are no plots
+        progress.say(str(error))
+
+
+def _known(task: Task, retry: bool) -> TrialReport | None:
     known = task.known()
     return known if known is not None or retry else task.failed()
 
 
 def _check_sources(trials: list[Trial]) -> None:
-    """Files that are not there are told before the first run; the last would find out hours later."""
+    """Missing files are an error before the first run starts; the last run would find out hours later."""
     for trial in trials:
         data = trial.recipe.data
         for source in (*data.train, *data.validation):
@@ -115,7 +134,7 @@ def _check_sources(trials: list[Trial]) -> None:
                 )
 
 
-def _check_place(out: Path, study: Study) -> None:
+def _check_folder(out: Path, study: Study) -> None:
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; --out takes a folder")
     if out.is_dir() and not (out / MARK).is_file() and any(not entry.name.startswith(".") for entry in out.iterdir()):

@@ -1,121 +1,122 @@
-"""The runs of a study as rows: one per setting, mean and standard deviation over seeds."""
+"""The runs of a study as rows, one per setting and bit width, and what they say in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from quietformer.config.study import BITS, EXPORTED, Study
-from quietformer.results.cost import spread
-from quietformer.results.study_table import effect, hardly_trained, label, shown
+from quietformer.results.quality import Better, Spread
+from quietformer.results.study_table import StudyRow, label
+from quietformer.results.trial import Baselines, TrialResult, TrialRun, Values
 
-Pick = Callable[[dict[str, Any]], float | None]
+Pick = Callable[[TrialResult], float | None]
 
 NAMED = 4
-"""So many settings of a kind are named in a sentence."""
+"""How many settings of a kind a sentence names."""
+
+VERBS = {"broken": "breaks", "harm": "costs quality", "little": "costs a little", "none": "costs next to nothing"}
 
 
-def study_rows(study: Study, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every point of the grid with its figures over seeds; a point of whose runs none came through has none."""
+def study_rows(study: Study, runs: Sequence[TrialRun]) -> list[StudyRow]:
+    """Every point of the grid over its seeds; a point of which every run failed has no values."""
     rows = []
-    for at in _points(results):
-        of_point = [result for result in results if result["at"] == at]
-        whole = [result for result in of_point if "failed" not in result]
-        shared = {
-            "runs": len(whole),
-            "failed": [f"seed {result['seed']}: {result['failed']}" for result in of_point if "failed" in result],
-        }
+    for at in _points(runs):
+        of_point = [run for run in runs if run.at == at]
+        results = [(run.seed, run.result) for run in of_point if run.result is not None]
+        failed = [f"seed {run.seed}: {run.failed}" for run in of_point if run.failed is not None]
         for bits in study.measured.bits:
-            place = {field: at[field] if field != BITS else bits for field in study.grid}
-            row: dict[str, Any] = {"at": place, "bits": bits, **shared}
-            rows.append(row | (_figures(whole, bits) if whole else {}))
+            place: Values = {field: at[field] if field != BITS else bits for field in study.grid}
+            row = StudyRow(at=place, bits=bits, runs=len(results), failed=failed)
+            rows.append(_with_values(row, results) if results else row)
     return rows
 
 
-def _points(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for result in results:
-        if result["at"] not in found:
-            found.append(result["at"])
+def _points(runs: Sequence[TrialRun]) -> list[Values]:
+    found: list[Values] = []
+    for run in runs:
+        if run.at not in found:
+            found.append(run.at)
     return found
 
 
-def _figures(runs: list[dict[str, Any]], bits: str) -> dict[str, Any]:
-    primary = runs[0]["primary"]
+def _with_values(row: StudyRow, by_seed: list[tuple[int, TrialResult]]) -> StudyRow:
+    """The row with mean and standard deviation over the runs that finished."""
+    results, bits = [result for _, result in by_seed], row.bits
+    first = results[0]
+    primary = first.primary
 
-    def over_seeds(pick: Pick) -> dict[str, float | None] | None:
-        values = [pick(run) for run in runs]
-        return None if all(value is None for value in values) else spread(values)
+    def over_seeds(pick: Pick) -> Spread | None:
+        values = [pick(result) for result in results]
+        return None if all(value is None for value in values) else Spread.of(values)
 
-    return {
-        "attention": runs[0]["attention"],
-        "primary": primary,
-        "better": runs[0]["better"],
-        "float": spread([run["float"][primary] for run in runs]),
-        "quantized": spread([run["quantized"][bits][primary]["mean"] for run in runs]),
-        # Of the same model calibrated on other examples: how much of a difference is chance.
-        "calibrations_std": over_seeds(lambda run: run["quantized"][bits][primary]["std"]),
-        "real": _real(runs, primary) if bits == EXPORTED else None,
-        "not_exported": [
-            f"seed {run['seed']}: {run['real']['error']}" for run in runs if "error" in (run["real"] or {})
-        ],
-        "infinity_norm": over_seeds(lambda run: run["outliers"].get("infinity_norm")),
-        "kurtosis": over_seeds(lambda run: run["outliers"].get("kurtosis")),
-        "dead_rows": over_seeds(lambda run: _last(run, "dead_rows")),
-        "most_dead_rows": over_seeds(lambda run: max(_points_of(run, "dead_rows"), default=None)),
-        "gate_openness": over_seeds(lambda run: _last(run, "gate_openness")),
-        "beside": {name: spread([run["beside"][name] for run in runs]) for name in runs[0]["beside"]},
-        "seconds": over_seeds(lambda run: run["seconds"]),
-        "paper": runs[0]["paper"],
+    def quantized(result: TrialResult) -> Spread | None:
+        return result.quantized[bits][primary]
+
+    def outliers(name: str) -> Spread | None:
+        return over_seeds(lambda result: None if result.outliers is None else getattr(result.outliers, name))
+
+    errors = [(seed, result.real.error) for seed, result in by_seed if result.real is not None]
+    known = {
+        "attention": first.attention,
+        "fp32": Spread.of([result.fp32[primary] for result in results]),
+        "quantized": Spread.of([None if (found := quantized(result)) is None else found.mean for result in results]),
+        "calibrations_std": over_seeds(lambda result: None if (found := quantized(result)) is None else found.std),
+        "real": _real(results, primary) if bits == EXPORTED else None,
+        "not_exported": [f"seed {seed}: {error}" for seed, error in errors if error is not None],
+        "infinity_norm": outliers("infinity_norm"),
+        "kurtosis": outliers("kurtosis"),
+        "dead_rows": over_seeds(lambda result: result.last("dead_rows")),
+        "most_dead_rows": over_seeds(lambda result: max(result.points("dead_rows"), default=None)),
+        "gate_openness": over_seeds(lambda result: result.last("gate_openness")),
+        "baselines": Baselines[Spread](
+            **{
+                name: Spread.of([getattr(result.baselines, name) for result in results])
+                for name in Baselines.model_fields
+                if name in first.baselines.model_fields_set
+            }
+        ),
+        "seconds": over_seeds(lambda result: result.seconds),
+        "paper": first.paper,
     }
+    return row.model_copy(update={name: value for name, value in known.items() if value is not None})
 
 
-def _real(runs: list[dict[str, Any]], primary: str) -> dict[str, float | None] | None:
-    """Of the runs that could be exported; a graph that cannot be is no broken model."""
-    values = [run["real"]["figures"][primary] for run in runs if "figures" in (run["real"] or {})]
-    return spread(values) if values else None
+def _real(results: list[TrialResult], primary: str) -> Spread | None:
+    """Over the runs that were exported; a graph that cannot be exported is not a broken model."""
+    exported = [
+        result.real.metrics for result in results if result.real is not None and result.real.metrics is not None
+    ]
+    return Spread.of([metrics[primary] for metrics in exported]) if exported else None
 
 
-def _points_of(run: dict[str, Any], key: str) -> list[float]:
-    return [point[key] for point in run["curve"] if point.get(key) is not None]
-
-
-def _last(run: dict[str, Any], key: str) -> float | None:
-    return next(iter(reversed(_points_of(run, key))), None)
-
-
-VERBS = {"none": "costs next to nothing", "little": "costs a little", "harm": "costs quality", "broken": "breaks"}
-
-
-def _named(rows: list[dict[str, Any]]) -> str:
-    names = list(dict.fromkeys(label(row["at"]) for row in rows))
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-
-
-def in_words(rows: list[dict[str, Any]]) -> str:
-    """`W8A8 breaks vanilla (151.2 -> 212.0); costs next to nothing: gated (152.1 -> 152.3).`"""
-    bits = {row["bits"] for row in rows}
-    first = next(iter(row["bits"] for row in rows), "")
-    chosen = [row for row in rows if row["bits"] == ("w8a8" if "w8a8" in bits else first)]
+def in_words(rows: Sequence[StudyRow], primary: str, better: Better | None) -> str:
+    """`W8A8 breaks: vanilla (151.2 -> 212.0); costs next to nothing: gated (152.1 -> 152.3).`"""
+    bits = {row.bits for row in rows}
+    first = next(iter(row.bits for row in rows), "")
+    chosen = [row for row in rows if row.bits == ("w8a8" if "w8a8" in bits else first)]
     parts = []
-    for kind in ("broken", "harm", "little", "none"):
-        hit = [row for row in chosen if effect(row) == kind]
+    for kind, verb in VERBS.items():
+        hit = [row for row in chosen if row.effect(better) == kind]
         if hit:
-            named = ", ".join(f"{label(row['at'])} ({_change(row)})" for row in hit[:NAMED])
+            named = ", ".join(f"{label(row.at)} ({_change(row, primary)})" for row in hit[:NAMED])
             more = f" and {len(hit) - NAMED} more" if len(hit) > NAMED else ""
-            parts.append(f"{VERBS[kind]}: {named}{more}")
-    lost = [row for row in chosen if row["runs"] and effect(row) == "unknown"]
-    if lost:
-        parts.append(f"finds no number to begin with: {_named(lost)}")
+            parts.append(f"{verb}: {named}{more}")
+    if lost := [row for row in chosen if row.runs and row.effect(better) == "unknown"]:
+        parts.append(f"cannot be judged, since fp32 gives no number: {_named(lost)}")
     if not parts:
-        return "No run came through."
-    sentences = [f"{chosen[0]['bits'].upper()} {'; '.join(parts)}."]
-    if poor := [row for row in chosen if hardly_trained(row)]:
+        return "No run finished."
+    sentences = [f"{chosen[0].bits.upper()} {'; '.join(parts)}."]
+    if poor := [row for row in chosen if row.hardly_trained(better)]:
         sentences.append(f"Hardly trained, so this says little of quantization: {_named(poor)}.")
-    if failed := [row for row in chosen if row["failed"]]:
+    if failed := [row for row in chosen if row.failed]:
         sentences.append(f"Runs failed: {_named(failed)}.")
     return " ".join(sentences)
 
 
-def _change(row: dict[str, Any]) -> str:
-    return f"{shown(row['float'], row['primary'])} -> {shown(row['quantized'], row['primary'])}"
+def _named(rows: Sequence[StudyRow]) -> str:
+    names = list(dict.fromkeys(label(row.at) for row in rows))
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _change(row: StudyRow, primary: str) -> str:
+    return " -> ".join(row.text(column, primary, spread=False) for column in ("fp32", "quantized"))

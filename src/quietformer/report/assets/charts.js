@@ -30,10 +30,9 @@ function upright(root, values, width, log, height = HEIGHT) {
   const {ticks, share} = ticked(values, log), y = v => height - BOTTOM - share(v) * (height - TOP - BOTTOM);
   ticks.forEach(t => root.append(
     svg("line", {x1: LEFT, x2: width - RIGHT, y1: y(t), y2: y(t), class: "grid"}),
-    svg("text", {x: LEFT - 6, y: y(t) + 4, "text-anchor": "end"}, tickText(t))));
+    svg("text", {x: LEFT - 6, y: y(t) + 4, "text-anchor": "end"}, exact(t))));
   return y;
 }
-const tickText = t => Math.abs(t) >= 1e6 || t && Math.abs(t) < 1e-3 ? t.toExponential(0).replace("e+", "e") : t.toLocaleString("en", {maximumSignificantDigits: 8});
 const frame = (width, label, height = HEIGHT) => svg("svg", {viewBox: `0 0 ${width} ${height}`, "aria-label": label});
 const path = points => points.map(p => p.join(",")).join(" ");
 

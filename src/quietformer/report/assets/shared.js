@@ -18,7 +18,11 @@ function number(x, digits = 3) {
   return x === 0 ? "0" : Number(x.toPrecision(digits)).toString();
 }
 const known = x => typeof x === "number";
-const exact = x => known(x) ? x.toLocaleString("en", {maximumSignificantDigits: 6}) : "–";
+function exact(x) {
+  if (!known(x)) return "–";
+  const isFar = Math.abs(x) >= 1e6 || x !== 0 && Math.abs(x) < 1e-4;
+  return isFar ? Number(x.toPrecision(6)).toExponential().replace("e+", "e") : x.toLocaleString("en", {maximumSignificantDigits: 6});
+}
 const capital = text => text.charAt(0).toUpperCase() + text.slice(1);
 function shown(x, measure) {
   if (!known(x)) return "broken";

@@ -1,22 +1,16 @@
 const study = data.study, rows = data.rows, trials = data.trials, grid = study.grid, fields = Object.keys(grid);
 const VARIANT = "variant", BITS = "bits", FEW = 20;
 const primary = data.primary || "", higher = data.better === "higher", inPercent = ["top1", "agreement"].includes(primary);
-const measured = {top1: "accuracy"}[primary] || name(primary), inUnits = measured + (inPercent ? ", %" : "");
-// Bits ask for no other training: settings, each of which has a colour, are the points of the other fields.
+const inUnits = data.metric, quantizedName = data.quantized_title;
+// Bits need no training of their own: settings, each of which has a colour, are the points of the other fields.
 const trained = fields.filter(f => f !== BITS), varied = fields.filter(f => grid[f].length > 1);
 const allBits = [...new Set(rows.map(r => r.bits))], severalBits = allBits.length > 1, bitsAreRows = severalBits && !grid[BITS];
-const quantizedName = severalBits ? "quantized" : (allBits[0] || "quantized").toUpperCase();
-const whole = row => "float" in row, several = rows.some(r => r.runs > 1), calibrations = study.measures?.calibrations || 1;
+const whole = row => row.runs > 0, several = rows.some(r => r.runs > 1), calibrations = study.measures?.calibrations || 1;
 
 // ---- names
-const lastPart = field => field.split(".").pop();
-const short = field => fields.filter(f => lastPart(f) === lastPart(field)).length > 1 ? field : lastPart(field);
-const worded = v => v === null ? "none" : typeof v === "object" ? JSON.stringify(v) : String(v);
-const valueText = (field, v) => field === BITS ? worded(v).toUpperCase() : worded(v);
-const partOf = (field, v) => [VARIANT, BITS].includes(field) ? valueText(field, v) : `${short(field)} ${worded(v)}`;
-const label = at => fields.map(f => partOf(f, at[f])).join(", ");
-const settingLabel = at => trained.map(f => partOf(f, at[f])).join(", ") || study.recipe;
-const rowLabel = row => label(row.at) + (bitsAreRows ? `, ${row.bits.toUpperCase()}` : "");
+const short = field => data.fields[field];
+const indexOf = (field, v) => grid[field].findIndex(other => same(other, v));
+const valueText = (field, v) => data.values[field][indexOf(field, v)], partOf = (field, v) => data.points[field][indexOf(field, v)];
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 const isNumeric = v => known(v) || typeof v === "string" && v.trim() !== "" && Number.isFinite(Number(v));
 
@@ -27,8 +21,8 @@ const keyOf = at => JSON.stringify(trained.map(f => at[f]));
 // help the eye.
 function settingsOf() {
   const found = new Map(), axes = varied.filter(f => f !== BITS);
-  [...trials, ...rows].forEach(({at}) => {
-    if (!found.has(keyOf(at))) found.set(keyOf(at), {label: settingLabel(at), trials: []});
+  [...trials, ...rows].forEach(({at, setting}) => {
+    if (!found.has(keyOf(at))) found.set(keyOf(at), {label: setting, trials: []});
   });
   trials.forEach(t => found.get(keyOf(t.at)).trials.push(t));
   const count = found.size, isFew = count <= HUES.length;
@@ -51,161 +45,86 @@ function drawnKey(width, shape) {
   return mark;
 }
 
-// ---- figures
-const QUALITY = ["float", "quantized", "real"], OUTLIERS = ["infinity_norm", "kurtosis"];
-function scaleOf(key) {
-  if (QUALITY.includes(key)) return inPercent ? 100 : 1;
-  return {dead_rows: 100, majority_accuracy: 100, seconds: 1 / 60}[key] || 1;
-}
-// Shares that are no percentages, such as a cosine, differ in their third or fourth place.
-function placesOf(x, key) {
-  if (Math.abs(x) >= 100) return Math.abs(x) >= 1000 ? 0 : 1;
-  return QUALITY.includes(key) && higher && !inPercent ? 4 : 2;
-}
-function written(x, key, like = x) {
-  const scaled = x * scaleOf(key), places = placesOf(like * scaleOf(key), key);
-  if (Math.abs(scaled) >= 1e6) return scaled.toExponential(1).replace("e+", "e");
-  return scaled.toLocaleString("en", {minimumFractionDigits: places, maximumFractionDigits: places});
-}
-// As many places as the mean has, but never a zero for what is none.
-function plusMinus(std, key, mean) {
-  const text = written(std, key, mean);
-  return `± ${std > 0 && Number(text) === 0 ? number(std * scaleOf(key), 1) : text}`;
-}
+// ---- numbers: texts come with the page, formatted as on the terminal; charts read the values
+const QUALITY = ["fp32", "quantized", "real"], OUTLIERS = ["infinity_norm", "kurtosis"];
+const scaleOf = key => QUALITY.includes(key) && inPercent || key === "dead_rows" ? 100 : 1;
 // One run has no deviation: a zero would say that seeds agree.
 const stdOf = (row, key) => row.runs > 1 ? row[key]?.std : undefined;
-// Integers are exported at eight bits only; the rows of other bits repeat that figure.
-const isReal = row => Boolean(row.real) && (!severalBits || row.bits.toLowerCase() === "w8a8");
 // A number; null of a model that gives none any more; undefined for what was not measured.
-function figureOf(row, key) {
-  if (!whole(row)) return undefined;
-  if (!QUALITY.includes(key)) return row[key]?.mean ?? undefined;
-  if (key !== "real") return row[key]?.mean ?? null;
-  return isReal(row) ? row.real.mean : undefined;
+function valueOf(row, key) {
+  if (!whole(row) || !row[key]) return undefined;
+  return row[key].mean ?? (QUALITY.includes(key) ? null : undefined);
 }
-const meanText = (mean, key) => known(mean) ? written(mean, key) : mean === null ? "broken" : "–";
-function figureText(row, key) {
-  const mean = figureOf(row, key), std = stdOf(row, key);
-  return meanText(mean, key) + (known(mean) && known(std) ? ` ${plusMinus(std, key, mean)}` : "");
-}
-function figureNode(mean, key, std, isBest = false) {
-  const box = el("span"); box.append(el(isBest ? "b" : "span", meanText(mean, key), mean === null ? "bad" : ""));
-  if (known(mean) && known(std)) box.append(" ", el("span", plusMinus(std, key, mean), "std"));
+const meanText = (row, key) => row.texts[key]?.mean ?? "–";
+const fullText = (row, key) => [meanText(row, key), row.texts[key]?.std].filter(Boolean).join(" ");
+function numberNode(row, key, isBest = false) {
+  const box = el("span"), text = row.texts[key];
+  box.append(el(isBest ? "b" : "span", meanText(row, key), valueOf(row, key) === null ? "bad" : ""));
+  if (text?.std) box.append(" ", el("span", text.std, "std"));
   return box;
 }
 
-// ---- what quantization costs: of a perplexity the logarithm of the ratio, of anything else the share that is gone
-const [NOTHING, LITTLE, BREAKS] = data.scale || [0, 0, 0];
+// ---- what quantization costs
 const COSTS = {
   none: ["next to nothing lost", "✓", "good"], little: ["a little lost", "✓", "good"],
-  harm: ["quality lost", "✗", "some"], broken: ["broken", "✗", "bad"], unknown: ["", "", ""],
+  harm: ["quality lost", "✗", "some"], broken: ["broken", "✗", "bad"],
 };
-function effect(row, key = "quantized") {
-  const from = figureOf(row, "float"), to = figureOf(row, key);
-  if (!known(from) || from <= 0 || to === undefined) return "unknown";
-  const lost = to === null ? Infinity : higher ? (from - to) / from : Math.log(to / from);
-  return lost <= NOTHING ? "none" : lost <= LITTLE ? "little" : lost <= BREAKS ? "harm" : "broken";
-}
-const look = (row, key) => COSTS[effect(row, key)][2];
-function changeText(from, to) {
-  if (!known(to)) return "no number";
-  const sign = to > from ? "+" : "−", ratio = to / from, points = 100 * Math.abs(to - from);
-  if (inPercent) return points < .05 ? "same" : `${sign}${points.toFixed(1)} points`;
-  if (ratio >= 2) return `× ${number(ratio)}`;
-  return Math.abs(ratio - 1) < .0005 ? "same" : `${sign}${(100 * Math.abs(ratio - 1)).toFixed(1)} %`;
-}
+const look = (row, key = "quantized") => COSTS[row.texts[key]?.effect]?.[2] ?? "";
 function changeNode(row, key) {
-  const kind = effect(row, key), [words, mark, colour] = COSTS[kind], node = el("span", null, `change ${colour}`);
-  if (kind === "unknown") return node;
-  node.append(`${mark} ${changeText(figureOf(row, "float"), figureOf(row, key))}`, el("span", `, ${words}`, "unseen"));
+  const {effect, change} = row.texts[key] || {}, node = el("span", null, `change ${look(row, key)}`);
+  if (!effect) return node;
+  const [words, mark] = COSTS[effect];
+  node.append(`${mark} ${change}`, el("span", `, ${words}`, "unseen"));
   node.title = words;
   return node;
 }
 
 // ---- verdict
-const better = (a, b) => higher ? a > b : a < b;
-// A study of models that have hardly learned says little about those that have.
-const isPoor = r => Object.values(r.beside || {}).some(b => known(b.mean) && !better(r.float?.mean, b.mean));
-function duration(seconds) {
-  if (seconds < 90) return `${number(seconds, 2)} s`;
-  return seconds < 5400 ? `${number(seconds / 60, 2)} min` : `${number(seconds / 3600, 2)} h`;
-}
 function showVerdict() {
-  const box = byId("verdict"), failed = trials.filter(t => t.failed !== undefined).length, seeds = (study.seeds || []).length;
-  const bits = allBits.find(b => b.toLowerCase() === "w8a8") || allBits[0], chosen = rows.filter(r => r.bits === bits);
-  const effects = new Set(chosen.map(r => effect(r))), seconds = trials.reduce((sum, t) => sum + (t.seconds || 0), 0);
-  const quantized = chosen.filter(r => known(figureOf(r, "quantized")));
-  const best = quantized.reduce((a, r) => !a || better(r.quantized.mean, a.quantized.mean) ? r : a, null);
+  const box = byId("verdict"), {sentence, long, severity, facts: counted} = data.verdict;
   document.title = `${data.name}: ${quantizedName}`;
   byId("title").textContent = data.name;
   const recipe = `Recipe ${study.recipe}${data.task ? `, ${name(data.task)}` : ""}.`;
   byId("subtitle").textContent = data.about ? `${data.about} ${recipe}` : recipe;
-  // Good news only where models have learned and no run is missing.
-  const isGood = (effects.has("none") || effects.has("little")) && !failed && !chosen.some(isPoor);
-  box.classList.add(isGood ? "quiet-model" : ["none", "little", "harm"].some(e => effects.has(e)) ? "worrying" : "broken");
-  const counted = [
-    [number(settings.size), settings.size === 1 ? "setting" : "settings"],
-    [number(seeds), seeds === 1 ? "seed each" : "seeds each"],
-    [number(trials.length), `${trials.length === 1 ? "run" : "runs"}${failed ? `, ${failed} failed` : ""}`],
-  ];
-  if (seconds) counted.push([duration(seconds), "of training, all runs"]);
-  if (best) {
-    const figure = written(best.quantized.mean, "quantized") + (inPercent ? " %" : "");
-    counted.push([figure, `best ${measured} in ${bits.toUpperCase()}: ${settingLabel(best.at)}`]);
-  }
-  const sentence = el("strong", data.sentence.replaceAll(" -> ", " → "), data.sentence.length > 140 ? "long" : "");
-  box.replaceChildren(sentence, facts(counted));
+  box.classList.add(severity);
+  box.replaceChildren(el("strong", sentence, long ? "long" : ""), facts(counted));
 }
 
 // ---- the table
-const PAPER_FIGURES = /^(fp\d*|inf|kurtosis|w\d+a\d+)$/i;
-const paperNumber = x => known(x) ? x.toLocaleString("en", {maximumFractionDigits: 2}) : worded(x);
-function paperFigure(paper, isKey) {
-  const found = paper[Object.keys(paper).find(isKey)];
-  return found === undefined ? "" : Array.isArray(found) ? found.map(paperNumber).join(" ± ") : paperNumber(found);
-}
 function paperRow(row, columns) {
-  const others = Object.entries(row.paper).filter(([key]) => !PAPER_FIGURES.test(key) && !["table", "finding"].includes(key));
-  const listed = v => Array.isArray(v) ? v.map(worded).join(", ") : worded(v), {table: place, finding} = row.paper;
-  const about = others.map(([key, v]) => key === "method" ? worded(v) : `${name(key)} ${listed(v)}`).join(", ");
-  const figures = columns.slice(1).map(c => c.paper ? paperFigure(row.paper, key => c.paper(key, row)) : "");
-  const which = [about, place ? `(${name(worded(place))})` : ""].filter(Boolean).join(" "), first = el("span");
+  const {texts, about, finding} = row.quoted, values = columns.slice(1).map(c => texts[c.paper] || ""), first = el("span");
   first.append(el("b", "the paper, at its size"));
-  [which, finding ? worded(finding) : ""].filter(Boolean).forEach(text => first.append(el("span", text, "under")));
-  const cells = figures.some(Boolean) ? [first, ...figures] : [first];
+  [about, finding].filter(Boolean).forEach(text => first.append(el("span", text, "under")));
+  const cells = values.some(Boolean) ? [first, ...values] : [first];
   cells.className = "paper";
   return cells;
 }
 function settingCell(row) {
   const box = el("span"), isWhole = whole(row);
-  box.append(named(row.at, el("b", label(row.at))));
-  box.append(el("span", isWhole ? row.attention : "no run came through", isWhole ? "under attention" : "under bad"));
+  box.append(named(row.at, el("b", row.label)));
+  box.append(el("span", isWhole ? row.attention : "no run finished", isWhole ? "under attention" : "under bad"));
   return box;
 }
 function tableColumns() {
-  const has = key => rows.some(r => known(figureOf(r, key))), unit = primary ? `${inUnits} ${higher ? "↑" : "↓"}` : "";
+  const unit = primary ? `${inUnits} ${higher ? "↑" : "↓"}` : "", has = key => rows.some(r => r.texts[key]);
   const bests = new Map([...QUALITY, ...OUTLIERS].map(key => {
-    const values = rows.map(r => figureOf(r, key)).filter(known), best = higher && QUALITY.includes(key) ? Math.max : Math.min;
+    const values = rows.map(r => valueOf(r, key)).filter(known), best = higher && QUALITY.includes(key) ? Math.max : Math.min;
     return [key, new Set(values).size > 1 ? best(...values) : undefined];
   }));
-  const figure = key => r => {
-    const mean = figureOf(r, key);
-    return figureNode(mean, key, stdOf(r, key), known(mean) && mean === bests.get(key));
-  };
-  const changed = key => r => { const box = el("span"); box.append(figure(key)(r), changeNode(r, key)); return box; };
-  const beside = key => r => known(r.beside?.[key]?.mean) ? written(r.beside[key].mean, key) : "–";
-  const hasBeside = key => rows.some(r => r.beside?.[key]);
+  const cell = key => r => { const mean = valueOf(r, key); return numberNode(r, key, known(mean) && mean === bests.get(key)); };
+  const changed = key => r => { const box = el("span"); box.append(cell(key)(r), changeNode(r, key)); return box; };
+  const mean = key => r => meanText(r, key);
   const measures = !rows.some(whole) ? [] : [
-    {head: "floating point", unit, cell: figure("float"), paper: key => /^fp\d*$/i.test(key)},
-    {head: quantizedName, unit, cell: changed("quantized"), paper: (key, r) => key.toLowerCase() === r.bits.toLowerCase()},
-    rows.some(isReal) && {head: "real INT8", unit, cell: changed("real")},
-    {head: "largest value", unit: "↓", cell: figure("infinity_norm"), paper: key => key === "inf"},
-    {head: "kurtosis", unit: "↓", cell: figure("kurtosis"), paper: key => key === "kurtosis"},
-    rows.some(r => r.dead_rows?.mean || r.most_dead_rows?.mean) && {head: "dead rows", unit: "%", cell: figure("dead_rows")},
-    has("gate_openness") && {head: "gate openness", cell: figure("gate_openness")},
-    hasBeside("bigram_perplexity") && {head: "bigram", unit: "perplexity", cell: beside("bigram_perplexity")},
-    hasBeside("majority_accuracy") && {head: "largest class", unit: "%", cell: beside("majority_accuracy")},
-    {head: "minutes", cell: r => r.seconds ? written(r.seconds.mean, "seconds") : "–"},
+    {head: "fp32", unit, cell: cell("fp32"), paper: "fp32"},
+    {head: quantizedName, unit, cell: changed("quantized"), paper: "quantized"},
+    has("real") && {head: "real INT8", unit, cell: changed("real")},
+    {head: "largest value", unit: "↓", cell: cell("infinity_norm"), paper: "infinity_norm"},
+    {head: "kurtosis", unit: "↓", cell: cell("kurtosis"), paper: "kurtosis"},
+    rows.some(r => r.dead_rows?.mean || r.most_dead_rows?.mean) && {head: "dead rows", unit: "%", cell: cell("dead_rows")},
+    has("gate_openness") && {head: "gate openness", cell: cell("gate_openness")},
+    has("bigram_perplexity") && {head: "bigram", unit: "perplexity", cell: mean("bigram_perplexity")},
+    has("majority_accuracy") && {head: "largest class", unit: "%", cell: mean("majority_accuracy")},
+    {head: "minutes", cell: mean("seconds")},
   ];
   const counted = r => r.failed.length ? el("span", `${r.runs} of ${r.runs + r.failed.length}`, "bad") : String(r.runs);
   const columns = [
@@ -214,56 +133,35 @@ function tableColumns() {
   ];
   return columns.filter(Boolean);
 }
-function tableNote(columns) {
-  if (!rows.some(whole)) return "";
-  const has = head => columns.some(c => c.head === head), source = trials.find(t => t.outliers?.source)?.outliers.source;
-  const parts = [several ? "Mean ± standard deviation over seeds." : "One run each."];
-  if (rows.filter(whole).length > 1) parts.push("Bold: the best of its column.");
-  parts.push("Under a quantized figure: the change from floating point.");
-  if (has("real INT8")) parts.push("Real INT8: the exported file, computed in integers.");
-  parts.push("Largest value and kurtosis are of activations: a few huge ones stretch the scale of INT8 until the rest rounds to nothing.");
-  if (source) parts.push(`Measured ${source}.`);
-  if (has("dead rows")) parts.push("Dead rows: of attention that gives no weight to anything, at the last step.");
-  if (has("bigram")) parts.push("Bigram: what counting which token follows which would reach.");
-  if (has("largest class")) parts.push("Largest class: what always answering the most frequent label would reach.");
-  const poor = [...new Set(rows.filter(r => known(figureOf(r, "float")) && isPoor(r)).map(r => settingLabel(r.at)))];
-  const more = poor.length > 6 ? ` and ${poor.length - 6} more` : "";
-  if (poor.length) parts.push(`No better than that, so hardly trained: ${poor.slice(0, 6).join("; ")}${more}.`);
-  return parts.join(" ");
-}
 function showTable() {
   const columns = tableColumns(), lines = rows.flatMap(row => {
     const cells = columns.map(c => c.cell(row)); cells.className = whole(row) ? "" : "failed";
-    return Object.keys(row.paper || {}).length ? [cells, paperRow(row, columns)] : [cells];
+    return row.quoted ? [cells, paperRow(row, columns)] : [cells];
   });
   const t = table(columns.map(c => c.head), lines);
   [...t.tHead.rows[0].cells].forEach((th, i) => { if (columns[i].unit) th.append(el("span", columns[i].unit, "unit")); });
   [...t.tBodies[0].rows].forEach(tr => { if (tr.cells.length === 1) tr.cells[0].colSpan = columns.length; });
   byId("result-table").replaceChildren(t);
-  byId("result-note").textContent = tableNote(columns);
-  // Rows of other bits are of the same runs: what failed is said once.
-  const failed = rows.flatMap(r => r.failed.map(why => `${settingLabel(r.at)}, ${why}`));
-  const unexported = trials.filter(t => t.real?.error !== undefined)
-    .map(t => `${settingLabel(t.at)}, seed ${t.seed}, has no real INT8: ${t.real.error}`);
-  byId("troubles").replaceChildren(...[...new Set([...failed, ...unexported])].map(text => el("li", text)));
+  byId("result-note").textContent = data.note;
+  byId("troubles").replaceChildren(...data.troubles.map(text => el("li", text)));
 }
 
 // ---- before and after quantization
 const FAR = 1.5;
 const isFar = values => !higher && Math.min(...values) > 0 && Math.max(...values) > FAR * Math.min(...values);
-// Where figures stand on the axis, in percent of its length.
+// Where values are on the axis, in percent of its length.
 function pairAxis(drawn) {
-  const found = drawn.flatMap(r => QUALITY.map(key => [figureOf(r, key), stdOf(r, key) || 0])).filter(([mean]) => known(mean));
+  const found = drawn.flatMap(r => QUALITY.map(key => [valueOf(r, key), stdOf(r, key) || 0])).filter(([mean]) => known(mean));
   const means = found.map(([mean]) => mean), least = Math.min(...means), most = Math.max(...means), log = isFar(means);
   const ends = found.flatMap(([mean, std]) => [mean, mean - std, mean + std]).filter(v => !log || v >= least / 2);
   // A trifle must not fill the axis.
   const middle = (least + most) / 2;
   const around = higher ? [Math.max(middle - .05, 0), Math.min(middle + .05, 1)] : [.95 * middle, 1.05 * middle];
-  const scale = scaleOf("float"), {ticks, share} = ticked([...ends, ...(log ? [] : around)].map(v => v * scale), log);
+  const scale = scaleOf("fp32"), {ticks, share} = ticked([...ends, ...(log ? [] : around)].map(v => v * scale), log);
   return {log, ticks, placeOf: v => 100 * Math.min(Math.max(share(v * scale), 0), 1), tickPlace: t => 100 * share(t)};
 }
 function laneOf(row, {ticks, placeOf, tickPlace}) {
-  const lane = el("span", null, "lane"), from = figureOf(row, "float"), to = figureOf(row, "quantized"), colour = look(row);
+  const lane = el("span", null, "lane"), from = valueOf(row, "fp32"), to = valueOf(row, "quantized"), colour = look(row);
   const put = (className, left, right) => {
     const i = el("i", null, className); i.style.left = `${left}%`;
     if (right !== undefined) i.style.width = `${right - left}%`;
@@ -272,41 +170,41 @@ function laneOf(row, {ticks, placeOf, tickPlace}) {
   const between = (className, a, b) => put(className, ...[a, b].sort((x, y) => x - y));
   lane.setAttribute("aria-hidden", "true");
   ticks.forEach(t => put("tick", tickPlace(t)));
-  [["float", ""], ["quantized", colour]].forEach(([key, ink]) => {
-    const mean = figureOf(row, key), std = stdOf(row, key);
+  [["fp32", ""], ["quantized", colour]].forEach(([key, ink]) => {
+    const mean = valueOf(row, key), std = stdOf(row, key);
     if (known(mean) && std) between(`spread ${ink}`, placeOf(mean - std), placeOf(mean + std));
   });
   const end = known(to) ? placeOf(to) : higher ? 0 : 100;
   if (known(from) && to !== undefined) between(`link ${known(to) ? colour : "none"}`, placeOf(from), end);
-  if (known(from)) put("mark float", placeOf(from));
-  if (known(figureOf(row, "real"))) put("mark real", placeOf(row.real.mean));
+  if (known(from)) put("mark fp32", placeOf(from));
+  if (known(valueOf(row, "real"))) put("mark real", placeOf(row.real.mean));
   if (known(to)) put(`mark quantized ${colour}`, placeOf(to));
   return lane;
 }
 function pairOf(row, axis) {
-  const line = el("div", null, "pair"), figures = el("span", null, "figures"), both = el("span"), to = figureOf(row, "quantized");
+  const line = el("div", null, "pair"), values = el("span", null, "values"), both = el("span"), to = valueOf(row, "quantized");
   line.setAttribute("role", "listitem");
-  both.append(meanText(figureOf(row, "float"), "float"), " → ", el("b", meanText(to, "quantized"), look(row)));
-  figures.append(both, known(to) ? changeNode(row, "quantized") : el("span", null, "change"));
-  line.append(named(row.at, el("span", rowLabel(row))), laneOf(row, axis), figures);
+  both.append(meanText(row, "fp32"), " → ", el("b", meanText(row, "quantized"), look(row)));
+  values.append(both, known(to) ? changeNode(row, "quantized") : el("span", null, "change"));
+  line.append(named(row.at, el("span", row.full_label)), laneOf(row, axis), values);
   return line;
 }
 function showPairs() {
-  const drawn = rows.filter(r => known(figureOf(r, "float")) || known(figureOf(r, "quantized")));
+  const drawn = rows.filter(r => known(valueOf(r, "fp32")) || known(valueOf(r, "quantized")));
   const missing = rows.length - drawn.length;
   if (!drawn.length) { byId("quantization").hidden = true; return; }
   const axis = pairAxis(drawn), list = el("div"), foot = el("div", null, "pair axis"), scale = el("span", null, "lane");
   const every = Math.ceil(axis.ticks.length / 6);
   axis.ticks.filter((_, i) => i % every === 0).forEach(t => {
-    const text = el("span", tickText(t)); text.style.left = `${axis.tickPlace(t)}%`; scale.append(text);
+    const text = el("span", exact(t)); text.style.left = `${axis.tickPlace(t)}%`; scale.append(text);
   });
   foot.setAttribute("aria-hidden", "true"); foot.append(el("span"), scale, el("span"));
   list.setAttribute("role", "list"); list.append(...drawn.map(row => pairOf(row, axis)));
   byId("pairs").replaceChildren(list, foot);
   const legend = [
-    ["mark float", "floating point"], ["mark quantized", quantizedName], ["mark real", "real INT8"],
+    ["mark fp32", "fp32"], ["mark quantized", quantizedName], ["mark real", "real INT8"],
     ["link good", "little or nothing lost"], ["link some", "quality lost"], ["link bad", "broken"],
-  ].filter(([className]) => className !== "mark real" || rows.some(isReal));
+  ].filter(([className]) => className !== "mark real" || rows.some(r => r.texts.real));
   byId("pair-legend").replaceChildren(...legend.map(([className, text]) => {
     const item = el("span"), key = el("span", null, "key"); key.setAttribute("aria-hidden", "true");
     key.append(el("i", null, className)); item.append(key, text);
@@ -314,24 +212,24 @@ function showPairs() {
   }));
   const goal = severalBits ? "what quantization leaves" : quantizedName;
   const direction = `Further ${higher ? "right" : "left"} is better.`;
-  byId("pair-note").textContent = `From floating point to ${goal}: the shorter the line, the less is lost. ${direction}`;
+  byId("pair-note").textContent = `From fp32 to ${goal}: the shorter the line, the less is lost. ${direction}`;
   byId("pair-scale").textContent = [
     capital(inUnits) + (axis.log ? ", logarithmic" : ""), several && "pale bars: ± standard deviation over seeds",
-    missing && `${missing} of ${rows.length} have no figures`,
+    missing && `${missing} of ${rows.length} have no values`,
   ].filter(Boolean).join("; ") + ".";
 }
 
 // ---- over the grid: a heat map of two fields
 const TITLES = {
-  float: `${inUnits}, floating point`, quantized: `${inUnits}, ${quantizedName}`, real: `${inUnits}, real INT8`,
+  fp32: `${inUnits}, fp32`, quantized: `${inUnits}, ${quantizedName}`, real: `${inUnits}, real INT8`,
   infinity_norm: "largest value", kurtosis: "kurtosis", dead_rows: "dead rows, %", gate_openness: "gate openness",
 };
-const gridMeasures = Object.keys(TITLES).filter(key => rows.some(r => known(figureOf(r, key))));
+const gridMeasures = Object.keys(TITLES).filter(key => rows.some(r => known(valueOf(r, key))));
 function sentenceOf(row) {
-  if (!whole(row)) return `${rowLabel(row)}: no run came through; ${row.failed.join("; ")}`;
+  if (!whole(row)) return `${row.full_label}: no run finished; ${row.failed.join("; ")}`;
   const title = key => key === "quantized" ? `${inUnits}, ${row.bits.toUpperCase()}` : TITLES[key];
-  const told = gridMeasures.filter(key => figureOf(row, key) !== undefined).map(key => `${title(key)} ${figureText(row, key)}`);
-  return `${rowLabel(row)}: ${told.join(" · ")}`;
+  const told = gridMeasures.filter(key => row.texts[key]).map(key => `${title(key)} ${fullText(row, key)}`);
+  return `${row.full_label}: ${told.join(" · ")}`;
 }
 // How strongly a value is coloured, from 0 to 1: stronger is worse, or of what is neither good nor bad, more.
 function heatScale(key, values) {
@@ -344,8 +242,8 @@ function heatScale(key, values) {
   return {log, pale, strong, heat, isJudged: isQuality || OUTLIERS.includes(key), isEmpty: !usable.length};
 }
 function heatCell(row, key, scale, readout) {
-  const value = figureOf(row, key), said = sentenceOf(row);
-  const cell = el("button", whole(row) ? meanText(value, key) : "failed", "cell");
+  const value = valueOf(row, key), said = sentenceOf(row);
+  const cell = el("button", whole(row) ? meanText(row, key) : "failed", "cell");
   const isBest = scale.isJudged && value === scale.pale && scale.pale !== scale.strong;
   cell.type = "button"; cell.title = said;
   cell.setAttribute("aria-label", `${cell.textContent}${isBest ? ", the best" : ""}. ${said}`);
@@ -365,7 +263,7 @@ function showHeat() {
   const headed = (text, scope) => { const th = el("th", text); th.scope = scope; return th; };
   const draw = () => {
     const key = measure.value, cells = grid[down].map(x => grid[across].map(y => rowAt(x, y))), readout = byId("heat-readout");
-    const scale = heatScale(key, cells.flat().map(r => r && figureOf(r, key)));
+    const scale = heatScale(key, cells.flat().map(r => r && valueOf(r, key)));
     const t = el("table", null, scale.isJudged ? "" : "amounts"), thead = el("thead"), top = el("tr"), body = el("tbody");
     top.append(el("th", `${short(down)}\u00a0↓ ${short(across)}\u00a0→`));
     grid[across].forEach(y => top.append(headed(valueText(across, y), "col")));
@@ -377,8 +275,9 @@ function showHeat() {
     }));
     thead.append(top); t.append(thead, body); t.style.setProperty("--columns", String(grid[across].length));
     byId("heat-map").replaceChildren(t);
-    readout.textContent = "Point at a cell, or go there with the arrow keys, to read all of its figures.";
-    const ends = [el("span", written(scale.pale, key)), el("i"), el("span", written(scale.strong, key))];
+    readout.textContent = "Point at a cell, or use the arrow keys, to read all of its values.";
+    const textOf = value => meanText(cells.flat().find(r => r && valueOf(r, key) === value), key);
+    const ends = scale.isEmpty ? [] : [el("span", textOf(scale.pale)), el("i"), el("span", textOf(scale.strong))];
     legend.className = `ramp quiet${scale.isJudged ? "" : " amounts"}`;
     legend.replaceChildren(...(scale.isEmpty ? [] : [...ends, ...(scale.log ? ["· logarithmic colours"] : [])]));
   };
@@ -386,7 +285,7 @@ function showHeat() {
 }
 
 // ---- over the grid: lines over one field of numbers
-// Where values stand: as far apart as they are if that keeps them apart, else by their logarithm, else evenly.
+// Where values are on the axis: as far apart as they are if that keeps them apart, else by their logarithm, else evenly.
 function spaced(values) {
   const spread = (places, words) => {
     const gaps = places.slice(1).map((p, i) => p - places[i]), span = places[places.length - 1] - places[0];
@@ -398,7 +297,7 @@ function spaced(values) {
 // A line is {key, name, className, dress, rowOf}; a point {place, text, said} of the field.
 function fieldChart(box, title, lines, log, points, readout) {
   const drawnOf = (line, point) => {
-    const row = line.rowOf(point), mean = row && figureOf(row, line.key), scale = scaleOf(line.key);
+    const row = line.rowOf(point), mean = row && valueOf(row, line.key), scale = scaleOf(line.key);
     return known(mean) && (!log || mean > 0) ? {mean: mean * scale, std: (stdOf(row, line.key) || 0) * scale} : null;
   };
   const found = lines.flatMap(line => points.map(p => drawnOf(line, p))).filter(Boolean);
@@ -406,7 +305,7 @@ function fieldChart(box, title, lines, log, points, readout) {
   // On a logarithmic axis a bar may reach below zero: it ends a little below the lowest point.
   const foot = log ? Math.min(...found.map(f => f.mean)) / 1.5 : -Infinity;
   const ends = ({mean, std}) => [mean + std, Math.max(mean - std, foot)], values = found.flatMap(f => [f.mean, ...ends(f)]);
-  // Bars of several lines at one value stand side by side.
+  // Bars of several lines at one value are side by side.
   const aside = k => (k - (lines.length - 1) / 2) * 5, inset = 22;
   fitted(box, width => {
     const root = frame(width, title), y = upright(root, values, width, log), inner = width - LEFT - RIGHT;
@@ -420,13 +319,13 @@ function fieldChart(box, title, lines, log, points, readout) {
     let lastText = -Infinity;
     steer([points.map(point => {
       const told = lines.filter(line => line.rowOf(point)).map(line => [line.name, line.rowOf(point), line.key]);
-      const figures = told.map(([what, row, key]) => `${what} ${whole(row) ? figureText(row, key) : "failed"}`);
-      const said = `${point.said}: ${figures.join(", ")}`;
+      const values = told.map(([what, row, key]) => `${what} ${whole(row) ? fullText(row, key) : "failed"}`);
+      const said = `${point.said}: ${values.join(", ")}`;
       const g = svg("g", {role: "img", "aria-label": said}), height = HEIGHT - TOP - BOTTOM + 8;
       g.append(svg("rect", {x: x(point) - half, y: TOP - 4, width: 2 * half, height, rx: 4, class: "target"}));
       lines.forEach((line, k) => {
         const f = drawnOf(line, point), row = line.rowOf(point), at = x(point, k), stroke = {class: `bar ${line.className}`};
-        const isBroken = !f && row && figureOf(row, line.key) === null;
+        const isBroken = !f && row && valueOf(row, line.key) === null;
         if (isBroken) g.append(svg("text", {x: at, y: TOP + 8, "text-anchor": "middle", class: "gone"}, "✗"));
         if (!f) return;
         const [top, bottom] = ends(f).map(y), flat = h => svg("line", {x1: at - 3, x2: at + 3, y1: h, y2: h, ...stroke});
@@ -448,15 +347,15 @@ function showField() {
   const [field] = varied, section = byId("field"), box = byId("field-charts"), readout = byId("field-readout");
   if (varied.length !== 1 || !grid[field].every(isNumeric) || !gridMeasures.length) { section.hidden = true; return; }
   const values = [...grid[field]].sort((a, b) => a - b), {places, words} = spaced(values.map(Number));
-  const points = values.map((value, i) => ({value, place: places[i], text: worded(value), said: partOf(field, value)}));
+  const points = values.map((value, i) => ({value, place: places[i], text: valueText(field, value), said: partOf(field, value)}));
   const rowOf = bits => point => rows.find(r => same(r.at[field], point.value) && (bits === undefined || r.bits === bits));
   const lineOf = (key, what, className) => ({key, name: what, className, dress: node => node, rowOf: rowOf()});
   const quantized = allBits.map((bits, i) => ({
     ...lineOf("quantized", bits.toUpperCase(), severalBits ? "own" : "plain"), rowOf: rowOf(bits),
     dress: node => severalBits ? coloured(node, {hue: HUES[i % HUES.length]}) : node,
   }));
-  const lines = [lineOf("float", "floating point", "dashed"), ...quantized];
-  const means = rows.flatMap(r => [figureOf(r, "float"), figureOf(r, "quantized")]).filter(known);
+  const lines = [lineOf("fp32", "fp32", "dashed"), ...quantized];
+  const means = rows.flatMap(r => [valueOf(r, "fp32"), valueOf(r, "quantized")]).filter(known);
   const isWorth = key => !QUALITY.includes(key) && (key !== "dead_rows" || rows.some(r => r.dead_rows?.mean));
   const chartOf = key => [TITLES[key], [lineOf(key, TITLES[key], "plain")], OUTLIERS.includes(key)];
   const charts = [[inUnits, lines, isFar(means)], ...gridMeasures.filter(isWorth).map(chartOf)];
@@ -473,22 +372,23 @@ function showField() {
     item.append(drawnKey(14, line.dress(stroke)), line.name);
     return item;
   }));
-  readout.textContent = "Point at a value, or go there with the arrow keys, to read its figures.";
+  readout.textContent = "Point at a value, or use the arrow keys, to read its numbers.";
 }
 
 // ---- as they learned
 const TALL = 320;
 const CURVES = {
   loss: {text: "training loss", meaning: "what training makes small"},
-  ffn_infinity_norm: {text: "largest FFN output", meaning: "the largest |x| of what the feed-forward parts give", log: true},
+  ffn_infinity_norm: {text: "largest FFN output", meaning: "the largest |x| of the FFN outputs", log: true},
   ffn_kurtosis: {text: "kurtosis of FFN outputs", meaning: "how far a few values stick out: 3 for a bell curve", log: true},
   dead_rows: {text: "dead rows, %", meaning: "rows of attention that give no weight to anything", scale: 100},
-  gate_openness: {text: "gate openness", meaning: "1 lets a head through as it is, 0 shuts it"},
+  gate_openness: {text: "gate openness", meaning: "1 lets a head through unchanged, 0 shuts it"},
 };
+const curveOf = t => t.result?.curve || [];
 // The runs of some settings as [step, value] of a measure, in the order of the settings.
 function curvesOf(chosen, measure) {
   const {log, scale = 1} = CURVES[measure], isDrawn = p => known(p.step) && known(p[measure]) && (!log || p[measure] > 0);
-  const pointsOf = t => (t.curve || []).filter(isDrawn).map(p => [p.step, scale * p[measure]]).sort((a, b) => a[0] - b[0]);
+  const pointsOf = t => curveOf(t).filter(isDrawn).map(p => [p.step, scale * p[measure]]).sort((a, b) => a[0] - b[0]);
   const runs = chosen.flatMap(setting => setting.trials.map(t => ({setting, seed: t.seed, points: pointsOf(t)})));
   return runs.filter(r => r.points.length);
 }
@@ -542,11 +442,11 @@ function curveChart(width, runs, measure, readout) {
   return root;
 }
 function showLearning() {
-  const measures = Object.keys(CURVES).filter(m => trials.some(t => (t.curve || []).some(p => known(p[m]))));
+  const measures = Object.keys(CURVES).filter(m => trials.some(t => curveOf(t).some(p => known(p[m]))));
   const select = byId("curve-measure"), readout = byId("curve-readout");
   if (!measures.length) { byId("learning").hidden = true; return; }
   fill(select, measures.map(m => [m, CURVES[m].text]), measures.find(m => m === "ffn_infinity_norm") || measures[0]);
-  const learned = [...settings.values()].filter(s => s.trials.some(t => t.curve?.length)), chosen = new Set(learned);
+  const learned = [...settings.values()].filter(s => s.trials.some(t => curveOf(t).length)), chosen = new Set(learned);
   const again = fitted(byId("curves"), width => {
     const runs = curvesOf(learned.filter(s => chosen.has(s)), select.value), {log, meaning} = CURVES[select.value];
     byId("curve-meaning").textContent = meaning + (log ? "; logarithmic" : "");
@@ -572,28 +472,25 @@ function showLearning() {
 }
 
 // ---- the runs
-const hasPage = t => Boolean(study.measures?.pages) && t.failed === undefined && t.elsewhere === undefined;
+const hasPage = t => Boolean(study.measures?.pages) && Boolean(t.result) && !t.elsewhere;
 function runCells(t, withReal) {
   const link = el(hasPage(t) ? "a" : "span", t.name), first = named(t.at, link);
   if (hasPage(t)) link.href = `runs/${encodeURIComponent(t.name)}/inspect.html`;
-  if (t.failed !== undefined) {
+  if (!t.result) {
     const cells = [first, el("span", `seed ${t.seed} failed: ${t.failed}`, "bad")]; cells.className = "failed";
     return cells;
   }
-  const quantized = allBits.map(bits => t.quantized[bits]?.[primary]), {error, figures} = t.real || {};
-  const integers = figures ? figures[primary] ?? null : undefined;
+  const {seconds, fp32, quantized, real = "–", infinity_norm: norm = "–", kurtosis = "–"} = t.texts;
+  const marked = text => el("span", text, ["broken", "not exported"].includes(text) ? "bad" : "");
   return [
-    first, el("span", t.attention, "attention"), String(t.seed), t.seconds.toFixed(1),
-    figureNode(t.float[primary] ?? null, "float"),
-    ...quantized.map(f => figureNode(f?.mean ?? null, "quantized", calibrations > 1 ? f?.std : undefined)),
-    ...(withReal ? [error === undefined ? figureNode(integers, "real") : el("span", "not exported", "bad")] : []),
-    ...OUTLIERS.map(key => figureNode(t.outliers?.[key] ?? undefined, key)),
+    first, el("span", t.result.attention, "attention"), String(t.seed), seconds, marked(fp32),
+    ...allBits.map(bits => marked(quantized[bits] ?? "–")), ...(withReal ? [marked(real)] : []), norm, kurtosis,
   ];
 }
 function showRuns() {
-  const withReal = trials.some(t => t.real), all = byId("all-runs"), notes = [], isMany = trials.length > FEW;
+  const withReal = trials.some(t => t.result?.real), all = byId("all-runs"), notes = [], isMany = trials.length > FEW;
   const columns = [
-    "run", "attention", "seed", "seconds", "floating point", ...allBits.map(b => b.toUpperCase()),
+    "run", "attention", "seed", "seconds", "fp32", ...allBits.map(b => b.toUpperCase()),
     ...(withReal ? ["real INT8"] : []), "largest value", "kurtosis",
   ];
   let everything = !isMany;
@@ -604,7 +501,7 @@ function showRuns() {
     all.textContent = everything ? `show the first ${FEW}` : `show all ${trials.length}`;
   };
   all.hidden = !isMany; all.addEventListener("click", () => { everything = !everything; draw(); }); draw();
-  if (trials.some(hasPage)) notes.push("The name of a run opens the page of its activations, which lies in its folder.");
+  if (trials.some(hasPage)) notes.push("The name of a run opens the page of its activations, which is in its folder.");
   const repeated = `Quantized: mean ± standard deviation of ${calibrations} calibrations of the same model.`;
   if (calibrations > 1 && rows.some(whole)) notes.push(repeated);
   byId("run-note").textContent = notes.join(" ");

@@ -1,0 +1,94 @@
+"""Options of `compare`, `sweep`, `paper` and `recipes`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from quietformer.config.options.base import Flag, Options
+from quietformer.errors import SpecError
+
+
+def _names(value: Any) -> Any:
+    """Names from a list, or from text with commas, given once or several times."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, Iterable):
+        return value
+    parts = [part.strip() for text in given for part in str(text).split(",")]
+    if not all(parts):
+        raise SpecError(f"cannot read {','.join(map(str, given))!r}; write names with commas between them, e.g. a,b")
+    return tuple(parts)
+
+
+def _changes(value: Any) -> Any:
+    """`KEY=VALUE` as it is typed; from Python also values by field."""
+    if isinstance(value, Mapping):
+        return tuple(f"{field}={one if isinstance(one, str) else json.dumps(one)}" for field, one in value.items())
+    return value
+
+
+class StudyOptions(Options):
+    """Where and how the runs of a study are carried out."""
+
+    out: Annotated[Path | None, Flag("DIR")] = Field(
+        default=None, description="The folder for everything; the study's name by default. Run again, it resumes there."
+    )
+    jobs: int = Field(default=1, ge=1, description="How many runs at a time, each in a process of its own.")
+    ray: Annotated[str, Flag("ADDRESS")] = Field(
+        default="", description="Run on a Ray cluster: its address, 'auto', or 'local'."
+    )
+    retry: bool = Field(default=False, description="Run failed runs again.")
+
+    @model_validator(mode="after")
+    def _one_kind_of_workers(self) -> Self:
+        if self.ray and self.jobs > 1:
+            raise ValueError("give --jobs or --ray, not both")
+        return self
+
+
+class CompareOptions(StudyOptions):
+    """What `compare` can be told."""
+
+    title = "compare"
+    variants: Annotated[tuple[str, ...], BeforeValidator(_names), Flag("A,B,...")] = Field(
+        default=(), description="Which variants of the recipe; all of them by default."
+    )
+    seeds: Annotated[int, Flag("COUNT")] = Field(
+        default=2, ge=1, description="Training runs of each variant, each with its own random seed."
+    )
+    set: Annotated[tuple[str, ...], BeforeValidator(_changes), Flag("KEY=VALUE")] = Field(
+        default=(), description="Change a field of the recipe for all variants; repeatable."
+    )
+    bits: Annotated[tuple[str, ...], BeforeValidator(_names), Flag("WxAy,...")] = Field(
+        default=("w8a8",), description="Bit widths to quantize the trained models to."
+    )
+    calibrations: int = Field(default=3, ge=1, description="How often each model is calibrated.")
+    sequences: int = Field(default=256, ge=2, description="Validation sequences or images to evaluate on.")
+    real: bool = Field(default=True, description="Also export real INT8 and evaluate it.")
+    threads: int = Field(default=1, ge=1, description="Threads of a run; the last digits depend on it.")
+
+
+class SweepOptions(StudyOptions):
+    """What `sweep` can be told; what it runs is in the file."""
+
+    title = "sweep"
+
+
+class PaperOptions(Options):
+    """What `paper` can be told."""
+
+    title = "paper"
+    ours: Annotated[tuple[Path, ...], Flag("DIR")] = Field(
+        default=(), description="Also show this study of `compare` or `sweep` where it belongs; repeatable."
+    )
+
+
+class RecipesOptions(Options):
+    """What `recipes` can be told."""
+
+    title = "recipes"
+    variant: Annotated[str, Flag("NAME")] = Field(default="", description="Show the recipe with this variant applied.")
