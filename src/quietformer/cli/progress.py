@@ -64,6 +64,9 @@ class Told:
             self._steps.__enter__()
         self._steps(what, done, total)
 
+    def step(self, what: str, done: int = 0, total: int = 0) -> None:
+        self.tell(what, done, total)
+
     def _end(self) -> None:
         if self._steps is not None:
             self._steps.__exit__()

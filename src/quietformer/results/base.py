@@ -24,11 +24,12 @@ RENDERER = "quietformer.report.page"
 """The module that draws pages. By name, as registries name their homes: a report imports nothing that reads it."""
 
 
-def _finite(value: Any) -> Any:
+def finite_number(value: Any) -> Any:
+    """None for NaN and infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-Number = Annotated[float | None, BeforeValidator(_finite)]
+Number = Annotated[float | None, BeforeValidator(finite_number)]
 """A measured number; None stands for NaN and infinity, which JSON does not have: the model is broken there."""
 
 
@@ -49,7 +50,7 @@ class Report(Record):
     kind: str
     version: int = REPORT_VERSION
     command: str = Field(default="", description="the command line that makes this report again")
-    versions: dict[str, str] = Field(default_factory=versions, description="packages it was made with")
+    versions: dict[str, str] = Field(default_factory=lambda: versions(), description="packages it was made with")
 
     kinds: ClassVar[dict[str, type[Report]]] = {}
 

@@ -37,6 +37,11 @@ def mean_and_std(mean: float | None, std: float | None, name: str = "", *, sprea
     return f"{text} ± {std:,.{places}f}" if spread else text
 
 
+def significant(value: float | None) -> str:
+    """Four digits that count: 24.81, 0.9914."""
+    return MISSING if value is None else f"{value:.4g}"
+
+
 def megabytes(size: float) -> str:
     return f"{size / 1e6:.1f}"
 

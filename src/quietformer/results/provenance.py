@@ -12,5 +12,6 @@ def command_line() -> str:
     return shlex.join(["quietformer", *sys.argv[1:]])
 
 
-def versions() -> dict[str, str]:
-    return {name: version(name) for name in ("quietformer", "torch", "transformers")}
+def versions(*more: str) -> dict[str, str]:
+    """Of what every result depends on, and of packages that matter here besides."""
+    return {name: version(name) for name in ("quietformer", "torch", "transformers", *more)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ CURVE = 200
 Tell = Callable[[str, int, int], None]
 
 
+@dataclass(frozen=True)
+class _Told:
+    """Two callbacks as one progress object."""
+
+    say: Callable[[str], None]
+    step: Callable[..., None]
+
+
 def run_trial(
     trial: Trial, measures: Measures, folder: Path, *, say: Callable[[str], None], tell: Tell
 ) -> dict[str, Any]:
@@ -47,7 +56,7 @@ def run_trial(
     recipe, key = trial.recipe, trial_key(trial, measures)
     if (kept := finished_trial(folder / TRIAL, key)) is not None:
         return kept
-    trained = train(recipe, folder, say=say)
+    trained = train(recipe, folder, _Told(say, tell))
     model = open_model(str(folder))
     data = validation_data(recipe, folder, model, measures.sequences)
     figures = {
@@ -57,14 +66,20 @@ def run_trial(
         "name": trial.name,
         "at": trial.at,
         "seed": trial.seed,
-        "attention": trained["attention"],
-        "parameters": trained["parameters"],
-        "steps": trained["steps"],
-        "seconds": trained["seconds"],
-        "beside": {name: trained[name] for name in ("bigram_perplexity", "majority_accuracy") if name in trained},
-        "outliers": trained["outliers"],
-        "curve": curve(trained["log"]),
-        "paper": trained["paper"],
+        "attention": trained.attention,
+        "parameters": trained.parameters,
+        "steps": trained.steps,
+        "seconds": trained.seconds,
+        "beside": {
+            name: value
+            for name in ("bigram_perplexity", "majority_accuracy")
+            if (value := getattr(trained, name)) is not None
+        },
+        "outliers": {"unknown": trained.outliers_unknown}
+        if trained.outliers is None
+        else trained.outliers.model_dump(),
+        "curve": curve(trained.log),
+        "paper": trained.paper,
         **_measure(model, data, measures, folder, trial.name, tell),
         "data": data.described,
         "versions": versions(),
