@@ -46,7 +46,8 @@ def retrofit_from_version_1(fields: dict[str, Any]) -> dict[str, Any]:
 
 def side_from_version_1(side: dict[str, Any]) -> dict[str, Any]:
     """One side, its fields already under today's names."""
-    found = {name: value for name, value in side.items() if value is not None}
+    known = ("inspect", "fp32", "simulated", "real")
+    found = {name: side[name] for name in known if side.get(name) is not None}
     found["inspect"] = side["inspect"] | {"kind": "inspect", "version": 2}
     if isinstance(real := found.get("real"), dict):
         found["real"] = {name: value for name, value in real.items() if value not in (None, {})}

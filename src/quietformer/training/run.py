@@ -100,9 +100,8 @@ def _train(strategy: Strategy, run: Path, arguments: TrainingArguments, progress
     strategy.check()
     if recipe.training.precision == "fp16" and not arguments.fp16:
         progress.say("fp16 needs a GPU; training in fp32 here")
-    progress.say(f"reading {', '.join(source.name for source in recipe.data.train)}")
     with arguments.main_process_first(desc="data"):  # the others find what the first has cached
-        data = strategy.data(run)
+        data = strategy.data(run, progress)
     if first:
         check_data(run, data.fingerprint)
     setting = Setting(recipe, run, arguments, steps_of(recipe, data.examples))
