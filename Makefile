@@ -8,7 +8,7 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo families graph bench paper tables clean
+.PHONY: help setup test check browser demo families graph schemas bench paper tables clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ families: $(READY) ## try every architecture of the installed transformers; writ
 
 graph: $(READY) ## draw the package graph in docs/architecture.md from the imports
 	$(PY) -m tests.package_graph
+
+schemas: $(READY) ## write the JSON schemas of reports to docs/schemas
+	$(PY) -m tests.report_schemas
 
 bench: $(READY) ## what things cost, as ratios against doing without
 	$(PY) benchmarks/startup.py --json results/startup.json

@@ -28,6 +28,7 @@ from turns import fastest, machine
 import quietformer as qf
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.masks import late_mask
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec
 from quietformer.files import write_json
 
@@ -60,7 +61,8 @@ def attention(name: str, heads: int, length: int, causal: bool) -> Callable[[Ten
         ).transpose(1, 2)  # fmt: skip
     spec = NORMALIZERS["clipped softmax" if name == PLAIN else name]
     core = AttentionCore(qf.AttentionSpec(normalizer=spec), HeadGeometry(heads, heads * WIDTH, WIDTH)).eval()
-    context: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, k, v: core(q, k, v, mask, weights=name == PLAIN)[0]  # noqa: E731
+    options = CoreOptions(weights=name == PLAIN)
+    context: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, k, v: core(q, k, v, mask, options=options)[0]  # noqa: E731
     return context
 
 
@@ -138,17 +140,17 @@ def main() -> None:
         print(one_peak(name, int(length), int(heads), bool(int(causal))))
         return
     torch.set_num_threads(arguments.threads)
-    figures: dict[str, Any] = {
+    results: dict[str, Any] = {
         "command": shlex.join(["python", *sys.argv]),
         "machine": machine(),
         "time": [],
         "memory": [],
     }
-    print(json.dumps(figures["machine"]))
+    print(json.dumps(results["machine"]))
     for causal in (False, True):
         for length in arguments.lengths:
             found = times(length, causal, arguments.rounds if length <= 2048 else 3)
-            figures["time"].append(found)
+            results["time"].append(found)
             for what in ("forward", "forward and backward"):
                 row = dict(found[what])
                 print(
@@ -159,9 +161,9 @@ def main() -> None:
     for causal in (False, True):
         for length in arguments.memory:
             found = peaks(length, 1, causal)
-            figures["memory"].append(found)
+            results["memory"].append(found)
             print(f"peak memory, T = {length}: {found}", flush=True)
-    write_json(arguments.json, figures)
+    write_json(arguments.json, results)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch
 from turns import fastest, machine
 
 import quietformer as qf
+from quietformer.config.options.verbs import OnnxOptions
 from quietformer.config.quantization import QuantSpec
 from quietformer.deployment.onnx_export import FLOATING, INTEGER, export_onnx
 from quietformer.files import write_json
@@ -73,7 +74,7 @@ def main() -> None:
     figures: dict[str, Any] = {"command": "python benchmarks/runtimes.py", "machine": machine(), "rows": []}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        export_onnx(model, folder, calibration[:1], keep_float=True, timed=False)
+        export_onnx(model, folder, calibration[:1], options=OnnxOptions(keep_fp32=True, timed=False))
         figures["export_seconds"] = time.perf_counter() - start
         files = {"fp32": Path(folder) / FLOATING, "INT8": Path(folder) / INTEGER}
         runtimes = {f"onnxruntime {kind}": in_onnxruntime(path) for kind, path in files.items()}

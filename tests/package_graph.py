@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "quietformer"
 DRAWING = ROOT / "docs" / "architecture.md"
-SHARED = ("errors", "files")
+SHARED = ("errors", "files", "progress")
 """Imported nearly everywhere, so the drawing leaves them out."""
 Edges = set[tuple[str, str]]
 
@@ -69,7 +69,7 @@ def reduced(given: Edges) -> Edges:
 
 def drawing() -> str:
     """The graph in Mermaid, an arrow from each package to what it builds on."""
-    shown = {(a, b) for a, b in edges() if not {a, b} & {*SHARED, "__init__", "__main__", "_autoload"}}
+    shown = {(a, b) for a, b in edges() if not {a, b} & {*SHARED, "__init__", "__main__", "_autoload", "api"}}
     lines = sorted(f"    {a} --> {b}" for a, b in reduced(shown))
     return "\n".join(["```mermaid", "graph TD", *lines, "```"])
 

@@ -15,29 +15,29 @@ BASE = {"errors", "files"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
+    "progress": set(),
     "_autoload": set(),
     "config": BASE,
-    "progress": set(),
     "results": BASE | {"config"},
     "report": BASE | {"config", "results"},
     "attention": {"errors", "config"},
     "architectures": {"errors", "config", "attention"},
     "transforms": {"errors", "config", "attention", "architectures"},
-    "quant": {"errors", "config", "attention", "architectures"},
+    "quant": {"errors", "progress", "config", "results", "attention", "architectures"},
     "models": BASE | {"config", "attention", "architectures", "transforms", "quant"},
-    "data": BASE | {"config", "architectures", "models"},
-    "analysis": BASE | {"config", "results", "attention", "architectures", "quant", "data"},
+    "data": BASE | {"config", "results", "architectures", "models"},
+    "analysis": {"errors", "progress", "config", "results", "attention", "architectures", "quant", "data"},
     "training": BASE | {"config", "attention", "architectures", "transforms", "quant", "models", "data", "analysis"},
-    "deployment": BASE | {"config", "architectures", "transforms", "quant", "models", "analysis"},
+    "deployment": BASE | {
+        "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
+    },
     "workflows": BASE | {
-        "config", "results", "report", "architectures", "transforms", "quant", "models", "data", "analysis", "training",
-        "deployment",
+        "progress", "config", "results", "report", "attention", "architectures", "transforms", "quant", "models", "data",
+        "analysis", "training", "deployment",
     },
     "study": BASE | {"config", "results", "training", "workflows"},
-    "cli": BASE | {
-        "config", "results", "report", "attention", "architectures", "transforms", "quant", "models", "data", "analysis",
-        "training", "deployment", "workflows", "study",
-    },
+    "api": {"progress", "config", "workflows"},
+    "cli": BASE | {"config", "results", "report", "training", "workflows", "study"},
     "__init__": {"_autoload"},
     "__main__": {"cli"},
 }  # fmt: skip
@@ -48,9 +48,7 @@ HOMES = {"quietformer.attention.normalizers", "quietformer.attention.gates", "qu
 FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 TOO_LONG = {
-    "cli/retrofit.py:retrofit", "deployment/onnx_export.py:export_onnx", "workflows/retrofit.py:retrofit",
-    "cli/convert.py:convert", "workflows/retrofit_recipe.py:retrofit_recipe", "cli/export.py:export",
-    "cli/quantize.py:quantize", "cli/inspect.py:inspect",
+    "cli/retrofit.py:retrofit", "workflows/retrofit.py:retrofit", "workflows/retrofit_recipe.py:retrofit_recipe",
 }  # fmt: skip
 """Functions from before the limit, to be split; nothing is added here."""
 

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from quietformer.workflows.quality import look, measure_side
 from tools.tables import write_between
 
 from quietformer.analysis.evaluate import evaluate, reference_run
@@ -25,7 +26,6 @@ from quietformer.files import finite, write_json
 from quietformer.models.open import open_model
 from quietformer.quant.calibration import plan_quantization
 from quietformer.results.provenance import versions
-from quietformer.workflows.quality import look, measure_side
 from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
 
 COLUMNS = ("floating point", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")
@@ -84,7 +84,7 @@ def main() -> None:
             "before": measured(original, data, reference, arguments.model, arguments.seeds),
             "after": measured(healed, data, reference, "healed", arguments.seeds),
         }
-        left = plan_quantization(healed, QuantSpec(per_channel=True), data.evaluation[0]).to_dict()["left"]
+        left = plan_quantization(healed, QuantSpec(per_channel=True), data.evaluation[0]).info().model_dump()["left"]
         print(name, json.dumps(found[name], default=str)[:600], flush=True)
     write_json(
         arguments.json,

@@ -1,5 +1,10 @@
 # The public names: the only list of them. __init__.py reads it, and type checkers read it.
-from quietformer.analysis.inspection import inspect as inspect
+from quietformer.analysis.inspection import inspect_model as inspect_model
+from quietformer.api import convert as convert
+from quietformer.api import export as export
+from quietformer.api import inspect as inspect
+from quietformer.api import plan_quantization as plan_quantization
+from quietformer.api import quantize as quantize
 from quietformer.architectures.patch_norm import add_patch_norm_ as add_patch_norm_
 from quietformer.attention.gates.all_heads import AllHeadsGate as AllHeadsGate
 from quietformer.attention.gates.elementwise import ElementwiseGate as ElementwiseGate
@@ -15,12 +20,14 @@ from quietformer.attention.normalizers.learned_sink import LearnedSink as Learne
 from quietformer.attention.normalizers.softmax import Softmax as Softmax
 from quietformer.attention.normalizers.softmax1 import Softmax1 as Softmax1
 from quietformer.config.attention import AttentionSpec as AttentionSpec
+from quietformer.config.options.verbs import OnnxOptions as OnnxOptions
 from quietformer.config.quantization import QuantSpec as QuantSpec
 from quietformer.deployment.onnx_export import export_onnx as export_onnx
 from quietformer.errors import QuietformerError as QuietformerError
 from quietformer.models.load import load as load
 from quietformer.models.open import open_model as open_model
 from quietformer.models.save import save as save
+from quietformer.progress import show_progress as show_progress
 from quietformer.quant.calibration import calibrate_ as calibrate_
 from quietformer.quant.calibration import dequantize_ as dequantize_
 from quietformer.quant.calibration import quantize_ as quantize_

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Protocol
 
 
@@ -24,3 +27,19 @@ class Silent:
 
 
 SILENT = Silent()
+_shown: ContextVar[Progress] = ContextVar("progress", default=SILENT)
+
+
+@contextlib.contextmanager
+def show_progress(progress: Progress) -> Iterator[None]:
+    """The verbs of the Python API report to this object inside the block."""
+    token = _shown.set(progress)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def shown_progress() -> Progress:
+    """The object that `show_progress` has named; by default one that stays silent."""
+    return _shown.get()

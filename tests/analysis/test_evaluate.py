@@ -22,7 +22,7 @@ from quietformer.data.splits import split_indices, split_sequences
 from quietformer.data.text_sequences import text_batches
 from quietformer.data.token_labels import IGNORED, mask_tokens
 from quietformer.errors import QuietformerError
-from quietformer.files import write_json
+from tests.recorded_progress import RecordedProgress
 from tests.tiny_models import CAUSAL, VOCABULARY, build, inputs
 
 PAD, FIRST, LAST, MASK = 0, 1, 2, 3
@@ -120,7 +120,7 @@ def test_neither_padding_nor_the_batch_size_changes_a_figure(name):
     figures = []
     for batch_size in (1, 3, 7):
         reference = reference_run(model, data_of(name, batch_size))
-        figures.append(evaluate(other, data_of(name, batch_size), task, reference).figures)
+        figures.append(evaluate(other, data_of(name, batch_size), task, reference).measured)
     assert figures[0] == pytest.approx(figures[1], rel=1e-5)
     assert figures[0] == pytest.approx(figures[2], rel=1e-5)
 
@@ -205,7 +205,7 @@ def test_a_model_agrees_with_itself(name):
     model = make(name)
     reference = reference_run(model, data_of(name))
     assert evaluate(model, data_of(name), reference.task, reference) == reference.evaluation
-    figures = reference.evaluation.figures
+    figures = reference.evaluation.measured
     compared = {"cosine", "neighbour_agreement", "agreement", "token_agreement"} & set(figures)
     assert compared
     assert all(figures[figure] == pytest.approx(1.0, abs=1e-12) for figure in compared)
@@ -220,12 +220,12 @@ def test_top1_is_counted_on_labels_and_agreement_without():
         )
     labels = torch.cat([batch["labels"] for batch in batches]).tolist()
     reference = reference_run(model, batches)
-    found = evaluate(other, batches, "image", reference)
+    found = evaluate(other, batches, "images", reference)
     assert (found.primary, found.better) == ("top1", "higher")
     assert found.value == np.mean(np.equal(theirs, labels))
-    assert found.figures["agreement"] == np.mean(np.equal(theirs, ours))
+    assert found.measured["agreement"] == np.mean(np.equal(theirs, ours))
     bare = [{"pixel_values": batch["pixel_values"]} for batch in batches]
-    found = evaluate(other, bare, "image", reference_run(model, bare))
+    found = evaluate(other, bare, "images", reference_run(model, bare))
     assert found.primary == "agreement"
     assert found.value == np.mean(np.equal(theirs, ours))
 
@@ -259,7 +259,7 @@ def test_embeddings_are_masked_means_and_their_neighbours_those_of_brute_force()
     found = evaluate(other, batches, "embedding", reference_run(model, batches))
     same = np.mean([nearest(ours, i) == nearest(theirs, i) for i in range(23)])
     assert 0 < same < 1
-    assert found.figures["neighbour_agreement"] == pytest.approx(same)
+    assert found.measured["neighbour_agreement"] == pytest.approx(same)
     assert found.value == pytest.approx(np.mean([cosine(a, b) for a, b in zip(ours, theirs, strict=True)]), rel=1e-5)
     assert (found.primary, found.better, found.scored) == ("cosine", "higher", 23)
 
@@ -274,15 +274,14 @@ def test_equally_near_neighbours_agree_and_broken_ones_do_not():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_nan_gives_none_in_json_and_no_crash(name, tmp_path):
+def test_nan_gives_none_in_json_and_no_crash(name):
     model, batches = make(name), data_of(name)
     broken = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in broken.parameters():
             parameter.fill_(math.nan)
     found = evaluate(broken, batches, task_of(model), reference_run(model, batches))
-    write_json(tmp_path / "figures.json", found.to_dict())
-    figures = json.loads((tmp_path / "figures.json").read_text())["figures"]
+    figures = json.loads(found.metrics.model_dump_json())
     if "perplexity" in figures:
         assert found.value == math.inf
     compared = "neighbour_agreement", "agreement", "token_agreement", "top1"
@@ -291,7 +290,7 @@ def test_nan_gives_none_in_json_and_no_crash(name, tmp_path):
 
 def test_perplexity_past_float64_is_infinite():
     assert scores.perplexity(1e4) == math.inf
-    assert Evaluation("causal", "perplexity", {"perplexity": math.inf}, 1, 1).to_dict()["figures"] == {
+    assert Evaluation("causal", "perplexity", {"perplexity": math.inf}, 1, 1).metrics.model_dump() == {
         "perplexity": None
     }
 
@@ -299,11 +298,11 @@ def test_perplexity_past_float64_is_infinite():
 def test_the_model_is_left_as_it_was_and_progress_is_told():
     model = build("bert").train()
     model.bert.embeddings.eval()  # a frozen part
-    modes, done = [module.training for module in model.modules()], []
-    evaluate(model, data_of("bert"), "masked", progress=done.append)
+    modes, progress = [module.training for module in model.modules()], RecordedProgress()
+    evaluate(model, data_of("bert"), "masked", progress=progress)
     assert [module.training for module in model.modules()] == modes
-    assert done == [1, 2, 3]
-    with pytest.raises(QuietformerError, match="does not run on such input"):
+    assert progress.steps == [("evaluating", done, 3) for done in (1, 2, 3)]
+    with pytest.raises(QuietformerError, match="does not accept this input"):
         evaluate(model, [{"pixel_values": torch.zeros(1, 3, 4, 4)}], "masked")
     assert [module.training for module in model.modules()] == modes
 
@@ -346,7 +345,7 @@ T5 = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "voca
         (lambda: build("gpt2"), "causal"),
         (lambda: transformers.GPT2DoubleHeadsModel(build("gpt2").config), "causal"),
         (lambda: transformers.GPT2Model(build("gpt2").config), "embedding"),
-        (lambda: build("vit"), "image"),
+        (lambda: build("vit"), "images"),
         (lambda: transformers.ViTModel(build("vit").config), "embedding"),
         (lambda: transformers.GPT2ForSequenceClassification(build("gpt2").config), "classes"),
         (lambda: make("tagger"), "classes"),

@@ -9,8 +9,10 @@ import torch
 
 import quietformer as qf
 from quietformer.analysis.interventions import intervene
+from quietformer.analysis.outliers import TokenNames
 from quietformer.analysis.recorder import record
 from quietformer.architectures.layout import find_blocks, find_residuals, is_post_norm
+from quietformer.results.inspect import Place
 from tests.attention.test_inject import bloom, gpt_oss
 from tests.tiny_models import VARIANTS, build, inputs, logits
 
@@ -50,17 +52,17 @@ def batches(count=24, length=40):
 def test_planted_outliers_are_found_by_layer_dimension_position_and_token():
     model = build("bert")
     plant(model)
-    report = qf.inspect(model, batches(), token_text=lambda token: f"t{token}")
-    row = next(row for row in report.figures["outliers"] if row["site"] == "ffn_output" and row["layer"] == 1)
-    assert row["few_dimensions"] == [5]
-    assert row["tokens"][0]["token"] == "t7"
-    assert row["positions"][0] == 24
-    assert sum(row["positions"][1:]) < 24
-    assert report.verdict["severity"] == "broken"
-    assert report.verdict["ranked"][0] in ({"site": "ffn_output", "layer": 1}, {"site": "ffn_residual", "layer": 1})
-    assert "dimension 5" in report.verdict["claims"][0]
-    assert "layer 1" in report.verdict["claims"][0]
-    json.dumps(report.figures, allow_nan=False)
+    report = qf.inspect_model(model, batches(), names=TokenNames(lambda token: f"t{token}"))
+    row = next(row for row in report.outliers if row.site == "ffn_output" and row.layer == 1)
+    assert row.few_dimensions == [5]
+    assert row.tokens[0].token == "t7"
+    assert row.positions[0] == 24
+    assert sum(row.positions[1:]) < 24
+    assert report.verdict.severity == "broken"
+    assert report.verdict.ranked[0] in (Place(site="ffn_output", layer=1), Place(site="ffn_residual", layer=1))
+    assert "dimension 5" in report.verdict.claims[0]
+    assert "layer 1" in report.verdict.claims[0]
+    json.dumps(report.model_dump(), allow_nan=False)
 
 
 def test_a_model_without_outliers_is_said_to_have_none():
@@ -70,9 +72,9 @@ def test_a_model_without_outliers_is_said_to_have_none():
     fresh = BertModel(
         BertConfig(vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
     )
-    report = qf.inspect(fresh, batches())
-    assert report.verdict["severity"] == "quiet"
-    assert "Quantize it as it is" in report.verdict["next_steps"][0]
+    report = qf.inspect_model(fresh, batches())
+    assert report.verdict.severity == "quiet"
+    assert "Quantize it as it is" in report.verdict.next_steps[0]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -83,8 +85,8 @@ def test_every_family_is_seen_and_left_as_it_was(name, variant):
         qf.apply_attention_(model, VARIANTS[variant])
     expected, keys = logits(model, given), list(model.state_dict())
     implementation = model.config._attn_implementation
-    report = qf.inspect(model, [given])
-    sites = {row["site"] for row in report.figures["sites"]}
+    report = qf.inspect_model(model, [given])
+    sites = {row.site for row in report.sites}
     assert {
         "attention_output",
         "ffn_output",
@@ -95,8 +97,8 @@ def test_every_family_is_seen_and_left_as_it_was(name, variant):
     } <= sites
     assert {"query", "key", "value", "scores", "probabilities", "context"} <= sites
     assert ("gate" in sites) == (variant == "gate-linear")
-    assert len(report.figures["heads"]) == 2
-    assert report.figures["headline"]["infinity_norm"] > 0
+    assert len(report.heads) == 2
+    assert report.headline.infinity_norm > 0
     assert torch.equal(logits(model, given), expected)
     assert list(model.state_dict()) == keys
     assert model.config._attn_implementation == implementation
@@ -105,19 +107,19 @@ def test_every_family_is_seen_and_left_as_it_was(name, variant):
 
 def test_sites_are_the_tensors_they_are_named_after():
     model, given = build("bert"), inputs("bert")
-    report = qf.inspect(model, [given])
+    report = qf.inspect_model(model, [given])
     with torch.no_grad():
         hidden = model.bert(**given, output_hidden_states=True).hidden_states
     for layer in range(2):
         x = hidden[layer + 1].double()
-        row = report.site("ffn_norm", layer)
-        assert row["infinity_norm"] == pytest.approx(float(x.flatten(1).abs().amax(1).mean()), rel=1e-5)
+        row = report.tensor("ffn_norm", layer)
+        assert row.infinity_norm == pytest.approx(float(x.flatten(1).abs().amax(1).mean()), rel=1e-5)
     model, given = build("opt"), inputs("opt")
-    report = qf.inspect(model, [given])
+    report = qf.inspect_model(model, [given])
     with torch.no_grad():
         hidden = model.model(**given, output_hidden_states=True).hidden_states
-    row = report.site("ffn_residual", 0)
-    assert row["infinity_norm"] == pytest.approx(float(hidden[1].flatten(1).abs().amax(1).mean()), rel=1e-5)
+    row = report.tensor("ffn_residual", 0)
+    assert row.infinity_norm == pytest.approx(float(hidden[1].flatten(1).abs().amax(1).mean()), rel=1e-5)
 
 
 POST_NORM = ["bert", "opt_post", "jina_embeddings_v3", "nomic_bert"]
@@ -174,16 +176,16 @@ def test_a_dimension_that_is_always_large_is_not_taken_for_ordinary():
     model = BertModel(BertConfig(vocab_size=99, **sizes))
     with torch.no_grad():
         model.encoder.layer[0].output.dense.bias[7] = 500.0
-    report = qf.inspect(model, batches())
-    assert report.verdict["severity"] == "broken"
-    assert "dimension 7" in report.verdict["claims"][0]
+    report = qf.inspect_model(model, batches())
+    assert report.verdict.severity == "broken"
+    assert "dimension 7" in report.verdict.claims[0]
 
 
 def test_tokens_cannot_steer_a_terminal():
     model = build("bert")
     plant(model)
-    report = qf.inspect(model, batches(), token_text=lambda token: f"\x1b]0;owned\x07\x1b[2J{token}|\n")
-    text = json.dumps(report.figures["verdict"], ensure_ascii=False)
+    report = qf.inspect_model(model, batches(), names=TokenNames(lambda token: f"\x1b]0;owned\x07\x1b[2J{token}|\n"))
+    text = json.dumps(report.verdict.model_dump(), ensure_ascii=False)
     assert "\x1b" not in text
     assert "\\x1b" in text
 
@@ -196,30 +198,30 @@ def test_head_measures_know_zeros_gates_and_idle_heads():
     )
     with torch.no_grad():
         weights = model(**given, output_attentions=True).attentions[0]
-    heads = qf.inspect(model, [given]).figures["heads"][0]
+    heads = qf.inspect_model(model, [given]).heads[0]
     real = given["attention_mask"].bool()
     zeros, rows = [], []
     for b in range(2):
         kept = weights[b][:, real[b]][:, :, real[b]]
         zeros.append((kept == 0).float().mean((1, 2)))
         rows.append((kept == 0).all(-1).float().mean(-1))
-    assert heads["zeros"] == pytest.approx(torch.stack(zeros).mean(0).tolist(), abs=1e-6)
-    assert heads["zero_rows"] == pytest.approx(torch.stack(rows).mean(0).tolist(), abs=1e-6)
-    assert heads["gate"] == pytest.approx([0.25] * 4, abs=1e-6)
+    assert heads.zeros == pytest.approx(torch.stack(zeros).mean(0).tolist(), abs=1e-6)
+    assert heads.zero_rows == pytest.approx(torch.stack(rows).mean(0).tolist(), abs=1e-6)
+    assert heads.gate == pytest.approx([0.25] * 4, abs=1e-6)
 
 
 def test_causal_zeros_are_not_counted_as_clipped():
-    heads = qf.inspect(build("opt"), [inputs("opt")]).figures["heads"][0]
-    assert max(heads["zeros"]) == 0.0
+    heads = qf.inspect_model(build("opt"), [inputs("opt")]).heads[0]
+    assert max(heads.zeros) == 0.0
 
 
 def test_interventions_measure_what_outliers_carry():
     model = build("bert")
     plant(model)
-    figures = qf.inspect(model, batches()).figures
-    rows = {row["what"]: row for row in intervene(model, batches()[:2], figures, mask_token=4)}
-    assert rows["outlier dimensions set to zero"]["measure"] == "loss per masked token"
-    moved = {what: abs(row["after"] - row["before"]) for what, row in rows.items()}
+    report = qf.inspect_model(model, batches())
+    rows = {row.what: row for row in intervene(model, batches()[:2], report, mask_token=4)}
+    assert rows["outlier dimensions set to zero"].measure == "loss per masked token"
+    moved = {what: abs(row.after - row.before) for what, row in rows.items()}
     assert moved["outlier dimensions set to zero"] > moved["as many other dimensions set to zero"]
     assert not any(core for core in qf.attention_cores(model))
 
@@ -238,7 +240,7 @@ def test_broken_models_are_named(harm, message):
     model = build("bert")
     harm(model)
     with pytest.raises(qf.QuietformerError, match=message):
-        qf.inspect(model, [inputs("bert")])
+        qf.inspect_model(model, [inputs("bert")])
     assert not any(module._forward_hooks for module in model.modules())
 
 
@@ -247,11 +249,11 @@ def test_models_that_take_no_other_attention_are_inspected_all_the_same(name):
     model = {"bloom": bloom, "falcon": falcon, "gptj": gptj, "gpt_oss": gpt_oss}[name]().eval()
     tokens = torch.randint(3, 50, (4, 20), generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-    figures = qf.inspect(model, [batch]).figures
-    assert figures["heads"] == []
-    assert not figures["model"]["attention_seen"]
-    assert any("heads were not looked into" in claim for claim in figures["verdict"]["claims"])
-    sites = {row["site"] for row in figures["sites"]}
+    report = qf.inspect_model(model, [batch])
+    assert report.heads == []
+    assert not report.model.attention_seen
+    assert any("heads were not looked into" in claim for claim in report.verdict.claims)
+    sites = {row.site for row in report.sites}
     assert {"attention_output", "ffn_output"} <= sites
     assert sites & {"ffn_residual", "block_output"}
 
@@ -270,9 +272,9 @@ def gptj():
 
 def test_no_data_and_no_blocks_are_named():
     with pytest.raises(qf.QuietformerError, match="no sequences"):
-        qf.inspect(build("bert"), [])
+        qf.inspect_model(build("bert"), [])
     with pytest.raises(qf.QuietformerError, match="not a transformers model"):
-        qf.inspect(torch.nn.Linear(2, 2), [])
+        qf.inspect_model(torch.nn.Linear(2, 2), [])
 
 
 def test_one_layer_is_enough():
@@ -281,4 +283,4 @@ def test_one_layer_is_enough():
     model = BertModel(
         BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
     )
-    assert qf.inspect(model, batches()).figures["model"]["layers"] == 1
+    assert qf.inspect_model(model, batches()).model.layers == 1

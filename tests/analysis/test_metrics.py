@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quietformer.analysis.inspection import Inspection
-from quietformer.analysis.metrics import SiteFigures, sequence_figures
+from quietformer.analysis.metrics import RunningMetrics, sequence_metrics
 from quietformer.quant.histogram import histogram, histogram_quantile
 
 seeds = st.integers(0, 2**31)
@@ -54,7 +54,7 @@ def test_figures_equal_the_reference_for_any_split_and_padding(seed, sequences, 
         mask = torch.from_numpy((np.arange(tokens)[None] < lengths[rows, None]).astype(np.int64))
         inspection.begin({"input_ids": torch.zeros_like(mask), "attention_mask": mask})
         inspection.on_site("ffn_output", 0, torch.from_numpy(x[rows]))
-    ours = inspection.sites[("ffn_output", 0)].to_dict()
+    ours = inspection.sites[("ffn_output", 0)].tensor_metrics("ffn_output", 0).model_dump()
     real = [x[row, : lengths[row]] for row in range(sequences)]
     each = [reference(values) for values in real]
     everything = np.concatenate([values.ravel() for values in real]).astype(np.float64)
@@ -86,16 +86,16 @@ def test_histograms_of_parts_add_up_to_that_of_the_whole(seed):
 
 def test_a_normal_distribution_has_kurtosis_three_and_constants_have_none():
     x = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
-    assert sequence_figures(x).kurtosis == pytest.approx(3.0, abs=0.05)
-    assert sequence_figures(x * 0.02).kurtosis == pytest.approx(sequence_figures(x).kurtosis, rel=1e-6)
-    assert sequence_figures(torch.full((10,), 0.3)).kurtosis is None
+    assert sequence_metrics(x).kurtosis == pytest.approx(3.0, abs=0.05)
+    assert sequence_metrics(x * 0.02).kurtosis == pytest.approx(sequence_metrics(x).kurtosis, rel=1e-6)
+    assert sequence_metrics(torch.full((10,), 0.3)).kurtosis is None
 
 
 def test_bits_left_are_what_quantizing_leaves():
     """Count the INT8 levels that the middle 99.8 % of the values really fall on."""
     x = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
     x[0] = 180.0
-    site = SiteFigures()
+    site = RunningMetrics()
     site.add(x)
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
     middle = x[(x > x.quantile(0.001)) & (x < x.quantile(0.999))]

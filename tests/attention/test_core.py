@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import quietformer as qf
 from quietformer.attention.core import TAPS, AttentionCore, LayerCall
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry
 from quietformer.errors import UnsupportedModelError
 
@@ -52,7 +53,7 @@ def test_the_core_is_the_formula(heads, queries, keys, scaling, softcap, seed):
     query, key, value = tensors(*heads, queries, keys, seed=seed)
     visible = torch.rand(2, 1, queries, keys, generator=torch.Generator().manual_seed(seed)) > 0.4
     expected = formula(query, key, value, visible, 8**-0.5 if scaling is None else scaling, softcap=softcap)
-    context, _ = core(heads=heads[0])(query, key, value, visible, scaling=scaling, softcap=softcap)
+    context, _ = core(heads=heads[0])(query, key, value, visible, options=CoreOptions(scaling=scaling, softcap=softcap))
     torch.testing.assert_close(context.double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -123,9 +124,9 @@ def test_infinite_masks_leave_no_nan_in_the_gradient():
 def test_dropout_works_on_the_weights_and_only_in_training():
     query, key, value = tensors()
     module = core()
-    assert torch.equal(module(query, key, value, dropout=0.5)[0], module(query, key, value)[0])
+    assert torch.equal(module(query, key, value, options=CoreOptions(dropout=0.5))[0], module(query, key, value)[0])
     torch.manual_seed(0)
-    dropped = module.train()(query, key, value, dropout=0.5)[0]
+    dropped = module.train()(query, key, value, options=CoreOptions(dropout=0.5))[0]
     torch.manual_seed(0)
     _, probs = module.eval()(query, key, value)
     kept = torch.nn.functional.dropout(probs, 0.5, training=True)
@@ -153,7 +154,7 @@ def test_a_wrong_number_of_heads_is_loud():
 
 
 def test_a_gate_without_its_input_is_loud():
-    with pytest.raises(UnsupportedModelError, match="input is unknown"):
+    with pytest.raises(UnsupportedModelError, match="the gate has no input"):
         core(qf.AttentionSpec(gate=qf.LinearGate()))(*tensors())
 
 
@@ -163,6 +164,6 @@ def test_a_hidden_key_whose_score_overflows_in_half_precision_does_no_harm():
     key = torch.stack([torch.zeros(4), torch.full((4,), 200.0)]).to(torch.float16)[None, None]  # 160,000 in all
     value = torch.tensor([[1.0] * 4, [2.0] * 4], dtype=torch.float16)[None, None]
     hidden = torch.tensor([[[[0.0, torch.finfo(torch.float16).min]]]], dtype=torch.float16)
-    context, probabilities = core(query, key, value, hidden, scaling=1.0)
+    context, probabilities = core(query, key, value, hidden, options=CoreOptions(scaling=1.0))
     assert torch.equal(probabilities.flatten(), torch.tensor([1.0, 0.0], dtype=torch.float16))
     assert torch.equal(context.flatten(), torch.ones(4, dtype=torch.float16))

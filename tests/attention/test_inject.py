@@ -205,7 +205,7 @@ def test_what_stays_as_it_is_is_said():
     config = SiglipVisionConfig(
         hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, image_size=16, patch_size=8
     )
-    with pytest.warns(UserWarning, match=r"left as it is.*MultiheadAttention"):
+    with pytest.warns(UserWarning, match=r"not replaced.*MultiheadAttention"):
         qf.apply_attention_(SiglipVisionModel(config), qf.AttentionSpec())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -247,13 +247,13 @@ class Wrapper(nn.Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (bloom, "does not go through transformers' attention interface"),
+        (bloom, "does not use transformers' attention interface"),
         (gpt_oss, "computes more than softmax attention"),
         (quantized, "already quantized"),
-        (Wrapper, "apply to the whole model inside"),
-        (lambda: nn.Sequential(Wrapper()), "apply to the whole model inside"),
-        (lambda: build("bert").bert.encoder, "apply to the whole model inside"),
-        (lambda: nn.Linear(2, 2), "is not a transformers model"),
+        (Wrapper, "apply to the transformers model inside"),
+        (lambda: nn.Sequential(Wrapper()), "apply to the transformers model inside"),
+        (lambda: build("bert").bert.encoder, "apply to the transformers model inside"),
+        (lambda: nn.Linear(2, 2), "neither a transformers model nor a timm model"),
     ],
 )
 def test_a_model_that_cannot_take_it_is_refused_and_left_alone(make, message):

@@ -20,6 +20,7 @@ import quietformer as qf
 from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.masks import LateMask, late_mask
 from quietformer.attention.normalizers.clipped_softmax import count_keys
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry
 from tests.tiny_models import CAUSAL, build, inputs, logits
 
@@ -95,8 +96,8 @@ def test_attention_is_that_with_the_mask_made(name, given_mask, causal, seed):
     core = AttentionCore(qf.AttentionSpec(normalizer=NORMALIZERS[name]), HeadGeometry(heads, 16, WIDTH)).double().eval()
     with plain_attention():
         made = eager_mask(**given_mask, mask_function=function)
-        expected, _ = core(*tensors, made, weights=False)
-    found, _ = core(*tensors, mask, weights=False)
+        expected, _ = core(*tensors, made, options=CoreOptions(weights=False))
+    found, _ = core(*tensors, mask, options=CoreOptions(weights=False))
     torch.testing.assert_close(found, expected)
     outer = torch.randn(found.shape, generator=generator, dtype=torch.float64)
     ours, theirs = (torch.autograd.grad(context, tensors, outer) for context in (found, expected))

@@ -217,7 +217,7 @@ def test_applying_again_replaces_and_keeps_what_stayed():
 
 def test_it_is_applied_without_a_warning_and_only_to_a_whole_model():
     model = build()
-    with pytest.raises(UnsupportedModelError, match="apply to the whole model inside"):
+    with pytest.raises(UnsupportedModelError, match="apply to the transformers model inside"):
         qf.apply_attention_(model.mpnet.encoder, qf.AttentionSpec())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -286,12 +286,12 @@ def test_inspect_sees_its_heads_and_sites():
     model = build()
     blocks = find_blocks(model)
     assert [block.attention for block in blocks] == [f"mpnet.encoder.layer.{i}.attention.attn" for i in range(LAYERS)]
-    report = qf.inspect(model, [GIVEN])
-    assert report.figures["model"]["attention_seen"]
-    assert report.figures["model"]["heads"] == HEADS
-    assert "post-norm" in report.figures["headline"]["source"]
+    report = qf.inspect_model(model, [GIVEN])
+    assert report.model.attention_seen
+    assert report.model.heads == HEADS
+    assert "post-norm" in report.headline.source
     given = {name: tensor[:1] for name, tensor in GIVEN.items()}  # without padding, which is not counted
-    report = qf.inspect(model, [given])
+    report = qf.inspect_model(model, [given])
     layer = model.mpnet.encoder.layer[0]
     with torch.no_grad():
         output = model.mpnet(**given, output_hidden_states=True, output_attentions=True)
@@ -345,7 +345,7 @@ def test_the_exported_graph_agrees_for_lengths_it_has_not_seen(tmp_path):
     mask[2, -4:] = 0
     other = {"input_ids": longer, "attention_mask": mask}  # beyond the distances that have a bucket each
     qf.calibrate_(model, [GIVEN, other])
-    result = qf.export_onnx(model, tmp_path / "onnx", [GIVEN], keep_float=True, threads=1)
+    result = qf.export_onnx(model, tmp_path / "onnx", [GIVEN], options=qf.OnnxOptions(keep_fp32=True, threads=1))
     assert result.cosine_to_simulation > 0.999
     assert result.weights + result.activations == len(quantizers(model))
     assert longer.shape[1] > LENGTH

@@ -101,3 +101,27 @@ def test_large_and_small_scores_overflow_nowhere():
     expected = torch.softmax(scores.double(), -1)
     weights_(scores, Bounds(0.0, None))
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-37)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize(
+    "low", [torch.tensor(0.01), torch.linspace(0, 0.02, 5).view(1, 5, 1)], ids=["number", "by_row"]
+)
+def test_they_are_torch_operators(low, upper):
+    """Schema, fake tensors, functionalization and autograd registration, as torch itself checks them."""
+    scores, weights, grad = (torch.randn(2, 5, 19) for _ in range(3))
+    high = low + 0.2 if upper else None
+    torch.library.opcheck(torch.ops.quietformer.clipped_rows_.default, (scores, low, high))
+    torch.library.opcheck(torch.ops.quietformer.clipped_rows_backward_.default, (scores, weights, grad, low, high))
+
+
+def test_a_compiled_graph_keeps_the_operators():
+    """No graph break, and the same bits as without torch.compile."""
+
+    def weights_of(scores):
+        weights_(scores, Bounds(0.01, 0.3))
+        return scores * 2
+
+    scores = torch.randn(2, 5, 19)
+    expected = weights_of(scores.clone())
+    assert torch.equal(torch.compile(weights_of, fullgraph=True, backend="aot_eager")(scores.clone()), expected)

@@ -22,11 +22,13 @@ from quietformer.attention.kernels.flex import flex_clipped_attention
 from quietformer.attention.masks import Causal, read_mask
 from quietformer.attention.normalizers.clipped_softmax import ClippedSoftmaxNormalizer
 from quietformer.attention.normalizers.softmax import SoftmaxNormalizer
+from quietformer.attention.options import CoreOptions, FusedOptions
 from quietformer.config.attention import HeadGeometry, normalizers
 from tests.tiny_models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 
 pytestmark = pytest.mark.usefixtures("small_blocks", "compiled_and_not")
 WIDTH = 8
+NO_WEIGHTS = CoreOptions(weights=False)
 NORMALIZERS = {
     "softmax": qf.Softmax(),
     "clipped": qf.ClippedSoftmax(),
@@ -75,7 +77,7 @@ def core_for(normalizer, heads):
 def outcome(core, given_tensors, mask, *, weights, outer=None):
     """The context and the gradients of everything that has one."""
     tensors = [x.clone().requires_grad_() for x in given_tensors]
-    context, probabilities = core(*tensors, mask, weights=weights)
+    context, probabilities = core(*tensors, mask, options=CoreOptions(weights=weights))
     assert (probabilities is None) == (not weights)
     outer = torch.linspace(-1, 1, context.numel(), dtype=context.dtype).view_as(context) if outer is None else outer
     learned = list(core.parameters())
@@ -175,7 +177,7 @@ def test_flex_attention_in_two_passes_gives_the_same(call, zeta, by_row, causal)
     expected = outcome(core, (query, key, value), mask, weights=True)
     _, visible = read_mask(mask, key.shape[2], torch.float64)
     clipping = Clipping(core.normalizer._gamma_for(key.shape[2], visible, torch.float64), zeta)
-    how = {"scaling": WIDTH**-0.5, "mask": None if causal else mask, "causal": asked}
+    how = {"scaling": WIDTH**-0.5, "mask": asked if causal else mask}
     with torch.no_grad():
         found = flex_clipped_attention(query.float(), key.float(), value.float(), clipping, **how)
     torch.testing.assert_close(found.transpose(1, 2).double(), expected[0], rtol=1e-3, atol=1e-4)
@@ -266,10 +268,10 @@ def test_a_normalizer_of_ones_own_is_not_passed_by():
     for kind, part in ((Halved, 2), (Quartered, 2)):
         core = core_for(qf.Softmax(), 1)
         tensors = [torch.randn(1, 1, 5, WIDTH, dtype=torch.float64) for _ in range(3)]
-        whole, _ = core(*tensors, weights=False)
+        whole, _ = core(*tensors, options=NO_WEIGHTS)
         core = AttentionCore(core.spec, core.geometry)
         core.normalizer = kind()
-        found, _ = core(*tensors, weights=False)
+        found, _ = core(*tensors, options=NO_WEIGHTS)
         torch.testing.assert_close(found, whole / part)
 
 
@@ -279,7 +281,7 @@ def test_second_derivatives_are_refused_and_had_in_plain_attention():
 
     def slope_of_slope():
         (slope,) = torch.autograd.grad(
-            core(query, key, value, weights=False)[0].square().sum(), query, create_graph=True
+            core(query, key, value, options=NO_WEIGHTS)[0].square().sum(), query, create_graph=True
         )
         return torch.autograd.grad(slope.square().sum(), key)
 
@@ -294,7 +296,7 @@ def test_function_transforms_and_forward_derivatives_go_step_by_step():
     query, key, value = (torch.randn(3, 1, 2, 9, WIDTH, dtype=torch.float64) for _ in range(3))
 
     def attend(*tensors):
-        return core(*tensors, weights=False)[0]
+        return core(*tensors, options=NO_WEIGHTS)[0]
 
     mapped = torch.vmap(attend)(query, key, value)
     torch.testing.assert_close(mapped, torch.stack([attend(*each) for each in zip(query, key, value, strict=True)]))
@@ -324,13 +326,13 @@ def test_shapes_that_do_not_fit_are_not_cut_to_fit(shapes):
     mask = torch.zeros(sizes["mask"]) if "mask" in sizes else None
     core = core_for(qf.ClippedSoftmax(), 2).float()
 
-    def attempt(**how):
+    def attempt(options):
         try:
-            return core(*tensors, mask, **how)[0]
+            return core(*tensors, mask, options=options)[0]
         except RuntimeError as error:
             return type(error)
 
-    found, expected = attempt(weights=False), attempt(weights=True)
+    found, expected = attempt(NO_WEIGHTS), attempt(CoreOptions())
     assert type(found) is type(expected)
     if isinstance(found, torch.Tensor):
         torch.testing.assert_close(found, expected)
@@ -339,16 +341,21 @@ def test_shapes_that_do_not_fit_are_not_cut_to_fit(shapes):
 def test_tensors_without_memory_of_their_own_go_step_by_step():
     core = core_for(qf.ClippedSoftmax(gamma=-0.01), 2).float()
     tensors = [torch.randn(1, 2, 9, WIDTH) for _ in range(3)]
-    traced = make_fx(lambda *given_tensors: core(*given_tensors, weights=False)[0])(*tensors)
+    traced = make_fx(lambda *given_tensors: core(*given_tensors, options=NO_WEIGHTS)[0])(*tensors)
     others = [torch.randn(1, 2, 9, WIDTH) for _ in range(3)]
-    torch.testing.assert_close(traced(*others), core(*others, weights=False)[0])
+    torch.testing.assert_close(traced(*others), core(*others, options=NO_WEIGHTS)[0])
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(x) for x in tensors]
-        assert core(*fake, weights=False)[0].shape == (1, 9, 2, WIDTH)
+        assert core(*fake, options=NO_WEIGHTS)[0].shape == (1, 9, 2, WIDTH)
     with torch.device("meta"):
-        assert core(*tensors, weights=False)[0].isfinite().all()
+        assert core(*tensors, options=NO_WEIGHTS)[0].isfinite().all()
     meta = [x.to("meta") for x in tensors]
-    assert core(*meta, torch.ones(9, 9, dtype=torch.bool, device="meta"), weights=False)[0].shape == (1, 9, 2, WIDTH)
+    assert core(*meta, torch.ones(9, 9, dtype=torch.bool, device="meta"), options=NO_WEIGHTS)[0].shape == (
+        1,
+        9,
+        2,
+        WIDTH,
+    )
 
 
 def test_a_mask_that_is_written_into_before_the_backward_pass_is_noticed():
@@ -401,17 +408,17 @@ def test_a_gamma_that_learns_gets_its_gradient():
 
     core = core_for(qf.ClippedSoftmax(gamma=-0.01), 2)
     core.normalizer = Learned()
-    core(*(torch.randn(1, 2, 9, WIDTH, dtype=torch.float64) for _ in range(3)), weights=False)[0].sum().backward()
+    core(*(torch.randn(1, 2, 9, WIDTH, dtype=torch.float64) for _ in range(3)), options=NO_WEIGHTS)[0].sum().backward()
     assert core.normalizer.low.grad is not None
 
 
 def test_a_forward_of_one_normalizer_alone_is_not_passed_by():
     core = core_for(qf.Softmax(), 1)
     tensors = [torch.randn(1, 1, 5, WIDTH, dtype=torch.float64) for _ in range(3)]
-    whole, _ = core(*tensors, weights=False)
+    whole, _ = core(*tensors, options=NO_WEIGHTS)
     usual = core.normalizer.forward
     core.normalizer.forward = lambda scores, visible=None: usual(scores, visible) / 2
-    torch.testing.assert_close(core(*tensors, weights=False)[0], whole / 2)
+    torch.testing.assert_close(core(*tensors, options=NO_WEIGHTS)[0], whole / 2)
 
 
 def test_keys_that_no_row_sees_are_not_computed(monkeypatch):
@@ -431,7 +438,7 @@ def test_warm_up_moves_the_fused_way_too():
     tensors = [torch.randn(1, 1, 6, WIDTH) for _ in range(3)]
 
     def attend():
-        return normalizer.attend(*tensors, scaling=1.0, mask=None, causal=None, dropout=0.0)
+        return normalizer.attend(*tensors, None, FusedOptions(scaling=1.0))
 
     start = attend()
     torch.testing.assert_close(start, nn.functional.scaled_dot_product_attention(*tensors, scale=1.0))

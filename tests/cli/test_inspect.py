@@ -83,7 +83,7 @@ def test_vision_models_get_digits_without_asking(inspect, tmp_path):
         (["{tmp}/vit", "--images", "{tmp}/bad"], "does not decode"),
         (["{tmp}/vit", "--texts", "{tmp}/text.txt"], "takes images"),
         (["{tmp}/nowhere/x/y"], "is not there"),
-        (["{bert}", "--sequences", "0"], "Invalid value"),
+        (["{bert}", "--sequences", "0"], "sequences must be >= 1, got 0"),
         (["{bert}", "--json", "{tmp}/no/x.json"], "there is no folder"),
     ],
 )

@@ -104,7 +104,7 @@ def test_convert_replaces_a_model_only_when_told(run, folder, tmp_path):
         (["convert", "{tmp}/wide", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
         (["convert", "{tmp}/deeper", "{tmp}/o", "--attention", "softmax1"], "would be random numbers"),
         (["convert", "nowhere", "{tmp}/o", "--attention", "softmax1"], "there is no folder 'nowhere' here"),
-        (["convert", "{bert}", "{tmp}/empty/file", "--attention", "softmax1"], "not a model folder"),
+        (["convert", "{bert}", "{tmp}/empty/file", "--attention", "softmax1"], "is a file; give the name of a folder"),
         (
             ["convert", "{bert}", "{tmp}/o", "--json", "{tmp}/no/x.json", "--attention", "softmax1"],
             "there is no folder",

@@ -58,7 +58,7 @@ def test_it_measures_each_kind_of_model_by_its_own_task(run, place, model, measu
     assert figures["primary"] == measure
     assert measure in out
     assert len(figures["runs"]) == 2
-    mean = sum(row["figures"][measure] for row in figures["runs"]) / 2
+    mean = sum(row["metrics"][measure] for row in figures["runs"]) / 2
     assert figures["quantized"][measure]["mean"] == pytest.approx(mean)
     assert figures["plan"]["weights"] == sum(site["role"] == "weight" for site in figures["plan"]["sites"])
     assert "quantized.html" not in out
@@ -89,7 +89,7 @@ def test_search_and_sensitivity_are_in_the_figures(run, place):
     code, out, err = quantize(run, place, "encoder", "--search", "--sensitivity", "--seeds", 1)
     assert code == 0, err
     figures = json.loads((place / "q.json").read_text())
-    best = max(figures["search"], key=lambda row: row["figures"]["cosine"])
+    best = max(figures["search"], key=lambda row: row["metrics"]["cosine"])
     assert figures["spec"]["activations"]["kind"] == best["activations"].partition("(")[0]
     rows = figures["sensitivity"]["rows"]
     assert len(rows) == figures["plan"]["weights"] + figures["plan"]["activations"]
@@ -103,14 +103,14 @@ def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):
     plan = json.loads((place / "plan.json").read_text())
     assert any(item["why"] == "the head" for item in plan["left"])
     assert any(item["why"] == "rule '*.scores'" for item in plan["left"])
-    assert "left in floating point" in out
+    assert "kept in full precision" in out
     assert not (place / "q.html").exists()
 
 
 def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
     code, out, err = quantize(run, place, "bert", "--out", place / "saved", "--seeds", 2)
     assert code == 0, err
-    simulated = json.loads((place / "q.json").read_text())["runs"][0]["figures"]
+    simulated = json.loads((place / "q.json").read_text())["runs"][0]["metrics"]
     saved = qf.load(place / "saved")
     code, out, err = run(
         "export", place / "saved", place / "onnx", "--texts", place / "text.txt", *FEW, "--json", place / "e.json",
@@ -118,12 +118,12 @@ def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
     )  # fmt: skip
     assert code == 0, err
     figures = json.loads((place / "e.json").read_text())
-    assert figures["runs"][0]["figures"] == pytest.approx(simulated)
+    assert figures["runs"][0]["metrics"] == pytest.approx(simulated)
     assert figures["real"]["perplexity"] == pytest.approx(simulated["perplexity"], rel=0.01)
     assert figures["export"]["weights"] + figures["export"]["activations"] == len(quantizers(saved))
     assert "real INT8 ONNX" in out
     assert (place / "onnx" / "tokenizer.json").is_file()
-    assert json.loads((place / "onnx" / "figures.json").read_text()) == figures
+    assert json.loads((place / "onnx" / "report.json").read_text()) == figures
 
 
 def test_a_balanced_model_loses_less_and_is_exported_as_it_is(run, place):
@@ -154,7 +154,7 @@ def test_a_balanced_model_loses_less_and_is_exported_as_it_is(run, place):
 def test_what_cannot_be_balanced_is_told(run, place):
     code, _, err = quantize(run, place, "opt", "--balance")
     assert code == 2
-    assert "no residual sums between LayerNorms to balance" in err
+    assert "no residual adds between LayerNorms to balance" in err
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_cannot_be_balanced_is_told(run, place):
         (("--bits", "w1a8"), "weight_bits must be >= 2, got 1"),
         (("--acts", "runing-minmax"), "did you mean 'running_minmax'"),
         (("--weights", "percentile(q=200)"), "percentile: q must be"),
-        (("--keep", "*.nothing"), "matches no site"),
+        (("--keep", "*.nothing"), "matches no tensor"),
         (("--keep", "*.scores=x"), "cannot read rule"),
         (("--page", "q.txt"), "ending in .html"),
         (("--json", "no/such/place.json"), "no folder"),
@@ -185,10 +185,10 @@ def test_bad_input_is_one_line_and_exit_code_2(run, place, options, message):
 
 def test_export_refuses_what_it_would_overwrite_and_unknown_kinds(run, place):
     for arguments, message in (
-        ((place / "bert", place / "opt"), "is there already"),
+        ((place / "bert", place / "opt"), "exists already"),
         ((place / "bert", place / "bert"), "is MODEL itself"),
         ((place / "bert", place / "text.txt"), "is a file"),
-        ((place / "bert", place / "new", "--weight-type", "int4"), "auto, int8 or uint8"),
+        ((place / "bert", place / "new", "--weight-type", "int4"), "'auto', 'int8' or 'uint8'"),
         ((place / "absent", place / "new"), "absent"),
     ):
         code, _, err = run("export", *arguments)

@@ -152,7 +152,9 @@ def test_interrupted_it_resumes_to_the_same_weights_without_measuring_again(run,
         assert run("retrofit", command[0], tmp_path / "part", *command[1:])[0] == 130
     sides = []
     measure = workflow.measure_side
-    monkeypatch.setattr(workflow, "measure_side", lambda *args, **kwargs: sides.append(args) or measure(*args, **kwargs))
+    monkeypatch.setattr(
+        workflow, "measure_side", lambda *args, **kwargs: sides.append(args) or measure(*args, **kwargs)
+    )
     assert run("retrofit", command[0], tmp_path / "part", *command[1:])[0] == 0
     assert len(sides) == 1  # after; before was kept
     whole, part = (load_file(next((tmp_path / name).glob("*.safetensors"))) for name in ("whole", "part"))

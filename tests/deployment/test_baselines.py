@@ -17,10 +17,13 @@ import torch
 
 import quietformer as qf
 from quietformer.analysis.evaluate import evaluate, reference_run
+from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment import baselines
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.errors import QuietformerError
 from quietformer.quant.insertion import quantizers
+from quietformer.results.data import DataInfo
+from tests.recorded_progress import RecordedProgress
 from tests.tiny_models import VOCABULARY, build
 
 NAMES = [baselines.STATIC, baselines.STATIC_CHANNELS, baselines.DYNAMIC, baselines.SMOOTH, baselines.PUBLISHED]
@@ -40,6 +43,9 @@ def model():
     return build("bert").base_model
 
 
+DATA = CalibrationData(text(1), lambda seed: text(0), None, DataInfo())
+
+
 @pytest.fixture(scope="module")
 def reference(model):
     return reference_run(model, text(1), "embedding")
@@ -56,11 +62,11 @@ def quantized(model):
 @pytest.fixture(scope="module")
 def graph(quantized, tmp_path_factory):
     """Exported with sites marked, as the exporter has it: weights stand behind a Transpose."""
-    return baselines._write_float(quantized, text(0), tmp_path_factory.mktemp("graph") / "float.onnx")
+    return baselines._write_fp32(quantized, text(0), tmp_path_factory.mktemp("graph") / "float.onnx")
 
 
 def cosine(path, reference):
-    return evaluate(OnnxModel(path), text(1), "embedding", reference).figures["cosine"]
+    return evaluate(OnnxModel(path), text(1), "embedding", reference).measured["cosine"]
 
 
 def weights(path):
@@ -105,22 +111,20 @@ def test_dynamic_quantization_is_of_every_weight(graph, reference, tmp_path, own
     assert capfd.readouterr() == ("", "")
 
 
-def test_baselines_stand_side_by_side(model, quantized, graph, reference, own_temporary):
+def test_baselines_stand_side_by_side(quantized, reference, own_temporary):
     before = {name: tensor.clone() for name, tensor in quantized.state_dict().items()}
-    told = []
+    progress = RecordedProgress()
     spec = qf.QuantSpec(rules=["*:scores"])  # a baseline takes no rules
-    rows = baselines.compare_baselines(
-        quantized, text(0), text(1), "embedding", reference, spec, float_path=graph, tell=told.append
-    )
-    assert [row["name"] for row in rows] == NAMES == told
+    rows = baselines.compare_baselines(quantized, DATA, reference, spec, progress)
+    assert [row.name for row in rows] == NAMES == [what for what, _, _ in progress.steps]
     for row in rows:
-        assert "error" not in row
-        assert set(row["figures"]) == set(reference.evaluation.figures)
-        assert 0.9 < row["figures"]["cosine"] < 1 - 1e-6
-        assert row["seconds"] > 0
-        assert row["what"]
-        assert (row["bytes"] is None) == row["name"].startswith("Smooth")
-    figures = {row["name"]: row["figures"]["cosine"] for row in rows}
+        assert row.error is None
+        assert row.metrics.names() == list(reference.evaluation.measured)
+        assert 0.9 < row.metrics.cosine < 1 - 1e-6
+        assert row.seconds > 0
+        assert row.what
+        assert (row.bytes is None) == row.name.startswith("Smooth")
+    figures = {row.name: row.metrics.cosine for row in rows}
     assert figures[baselines.PUBLISHED] > figures[baselines.SMOOTH]  # less is quantized
     assert all(torch.equal(tensor, before[name]) for name, tensor in quantized.state_dict().items())
     assert {quantizer.mode for quantizer in quantizers(quantized).values()} == {"quantize"}
@@ -134,10 +138,10 @@ def test_without_a_graph_one_is_exported_once(model, graph, reference, monkeypat
         written.append(path)
         return shutil.copy(graph, path)
 
-    monkeypatch.setattr(baselines, "_write_float", write)
+    monkeypatch.setattr(baselines, "_write_fp32", write)
     monkeypatch.setattr(baselines, "migrate_", fail)
-    rows = baselines.compare_baselines(model, text(0), text(1), "embedding", reference, qf.QuantSpec())
-    assert [row["name"] for row in rows if "error" not in row] == NAMES[:3]
+    rows = baselines.compare_baselines(model, DATA, reference, qf.QuantSpec())
+    assert [row.name for row in rows if row.error is None] == NAMES[:3]
     assert len(written) == 1
     assert not written[0].exists()
     assert not quantizers(model)
@@ -147,15 +151,13 @@ def fail(*args, **kwargs):
     raise RuntimeError("it went\nwrong")
 
 
-def test_a_failing_baseline_does_not_stop_the_others(model, graph, reference, tmp_path, monkeypatch):
+def test_a_failing_baseline_does_not_stop_the_others(model, reference, monkeypatch):
     monkeypatch.setattr(onnxruntime.quantization, "quantize_static", fail)
     monkeypatch.setattr(onnxruntime.quantization, "quantize_dynamic", fail)
-    rows = baselines.compare_baselines(
-        model, text(0), text(1), "embedding", reference, qf.QuantSpec(), float_path=graph
-    )
-    assert [row.get("error") for row in rows] == [*(f"{name}: it went wrong" for name in NAMES[:3]), None, None]
-    assert all(row["figures"] is None and row["seconds"] is None for row in rows[:3])
-    assert all(row["figures"]["cosine"] > 0.9 for row in rows[3:])
+    rows = baselines.compare_baselines(model, DATA, reference, qf.QuantSpec())
+    assert [row.error for row in rows] == [*(f"{name}: it went wrong" for name in NAMES[:3]), None, None]
+    assert all(row.metrics is None and row.seconds is None for row in rows[:3])
+    assert all(row.metrics.cosine > 0.9 for row in rows[3:])
 
 
 def test_a_gemm_with_a_turned_weight_is_quantized(tmp_path):

@@ -43,7 +43,9 @@ def exported(request, tmp_path_factory):
     qf.calibrate_(model, [inputs(name)])
     folder = tmp_path_factory.mktemp("export") / "model"
     batches = [inputs(name, padded=name != "vit")]
-    result = qf.export_onnx(model, folder, batches, weight_type="uint8", keep_float=True, threads=1)
+    result = qf.export_onnx(
+        model, folder, batches, options=qf.OnnxOptions(weight_type="uint8", keep_fp32=True, threads=1)
+    )
     return model, name, folder, result
 
 
@@ -124,9 +126,9 @@ def test_weights_are_stored_as_integers_only(exported):
     assert largest <= max(heads, 64 * 33, 32 * 4 * 8 * 4)
 
 
-def test_the_folder_has_figures_and_a_note_that_runs(exported):
+def test_the_folder_has_metrics_and_a_note_that_runs(exported):
     _, _, folder, result = exported
-    figures = json.loads((folder / "figures.json").read_text())
+    figures = json.loads((folder / "export.json").read_text())
     assert figures["weights"] == result.weights
     assert {row["batch"] for row in figures["latency"]} == {1, 8}
     assert all(row["onnx_int8_ms"] > 0 for row in figures["latency"])
@@ -165,7 +167,7 @@ def test_an_uncalibrated_model_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("moment", ["_float_difference", "_agreement", "_latency"])
+@pytest.mark.parametrize("moment", ["fp32_difference", "agreement_with_simulation", "latency_rows"])
 def test_an_interrupted_export_leaves_the_old_folder_and_nothing_else(tmp_path, monkeypatch, moment):
     model = build("vit")
     qf.quantize_(model, qf.QuantSpec(), inputs("vit"))
@@ -179,7 +181,7 @@ def test_an_interrupted_export_leaves_the_old_folder_and_nothing_else(tmp_path, 
 
     monkeypatch.setattr(export_module, moment, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        qf.export_onnx(model, folder, [inputs("vit")], weight_type="uint8")
+        qf.export_onnx(model, folder, [inputs("vit")], options=qf.OnnxOptions(weight_type="uint8"))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (folder / "model.onnx").read_text() == "the old one"
 
@@ -199,7 +201,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch, w
 
     monkeypatch.setattr(export_module, "floating_graph", tampered)
     with pytest.raises(QuietformerError, match="differs from ViTForImageClassification by"):
-        qf.export_onnx(model, tmp_path / "out", [inputs("vit")], weight_type="uint8")
+        qf.export_onnx(model, tmp_path / "out", [inputs("vit")], options=qf.OnnxOptions(weight_type="uint8"))
     assert not list(tmp_path.iterdir())
 
 
@@ -209,7 +211,9 @@ def test_a_layer_that_is_called_several_times_is_exported(tmp_path):
     model = AlbertModel(AlbertConfig(vocab_size=99, num_hidden_layers=3, **small)).eval()
     qf.quantize_(model, qf.QuantSpec(), inputs("bert"))
     qf.calibrate_(model, [inputs("bert")])
-    result = qf.export_onnx(model, tmp_path / "out", [inputs("bert")], weight_type="uint8", threads=1)
+    result = qf.export_onnx(
+        model, tmp_path / "out", [inputs("bert")], options=qf.OnnxOptions(weight_type="uint8", threads=1)
+    )
     assert result.cosine_to_simulation > 0.999
 
 
@@ -218,7 +222,7 @@ def test_a_bfloat16_model_is_exported_in_float32(tmp_path):
     given = {"pixel_values": inputs("vit")["pixel_values"].to(torch.bfloat16)}
     qf.quantize_(model, qf.QuantSpec(), given)
     qf.calibrate_(model, [given])
-    result = qf.export_onnx(model, tmp_path / "out", [given], weight_type="uint8", threads=1)
+    result = qf.export_onnx(model, tmp_path / "out", [given], options=qf.OnnxOptions(weight_type="uint8", threads=1))
     assert result.cosine_to_simulation > 0.999
     assert model.dtype == torch.bfloat16
 

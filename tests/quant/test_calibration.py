@@ -18,7 +18,7 @@ from quietformer.config.quantization import estimators
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.quant.calibration import dequantize_, floating_point, use_estimators_
 from quietformer.quant.insertion import quantizers
-from quietformer.quant.sensitivity import sensitivity, signal_to_noise
+from quietformer.quant.sensitivity import Measure, sensitivity, signal_to_noise
 from tests.tiny_models import CAUSAL, PAPER, build, inputs, logits
 
 
@@ -242,10 +242,10 @@ def test_sensitivity_puts_the_tensor_that_breaks_the_model_first():
         return float(torch.nn.functional.cosine_similarity(logits(model, inputs("bert")), exact, dim=-1).mean())
 
     before = logits(model, inputs("bert"))
-    found = sensitivity(model, plan, batches("bert", 1), measure, higher_is_better=True)
-    assert {row["short"] for row in found["rows"][:3]} == {"1.ffn_output", "1.ffn_residual", "1.ffn_norm"}
-    assert found["nothing"] == pytest.approx(1.0, abs=1e-6)
-    harms = [row["only"] for row in found["rows"]]
+    found = sensitivity(model, plan, batches("bert", 1), Measure("cosine", "higher", measure))
+    assert {row.short for row in found.rows[:3]} == {"1.ffn_output", "1.ffn_residual", "1.ffn_norm"}
+    assert found.nothing == pytest.approx(1.0, abs=1e-6)
+    harms = [row.only for row in found.rows]
     assert harms == sorted(harms)
     assert torch.equal(logits(model, inputs("bert")), before)  # left as it was
 

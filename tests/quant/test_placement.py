@@ -182,7 +182,7 @@ def test_rules_by_short_name_give_other_bits_or_none_and_the_last_one_counts():
 
 
 def test_a_rule_that_matches_nothing_is_an_error():
-    with pytest.raises(QuietformerError, match=r"rule '\*\.ffn_outptu=16' matches no site"):
+    with pytest.raises(QuietformerError, match=r"rule '\*\.ffn_outptu=16' matches no tensor"):
         quantized("bert", rules=(QuantRule.parse("*.ffn_outptu=16"),))
     with pytest.raises(SpecError, match="cannot read rule"):
         QuantRule.parse("*.ffn_output=many")

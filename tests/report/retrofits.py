@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import quietformer as qf
+from quietformer.analysis.outliers import TokenNames
 from tests.tiny_models import VARIANTS, build, inputs
 
 
@@ -22,7 +23,9 @@ def _inspection(name: str, variant: str | None, grown: float) -> dict[str, Any]:
                 module.weight[3] *= grown
     if variant:
         qf.apply_attention_(model, VARIANTS[variant])
-    return qf.inspect(model, [inputs(name)], token_text=lambda token: f"t{token}", name="a-model").figures
+    return qf.inspect_model(
+        model, [inputs(name)], names=TokenNames(lambda token: f"t{token}"), name="a-model"
+    ).model_dump()
 
 
 def inspection(name: str = "bert", variant: str | None = None, grown: float = 1) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import quietformer as qf
+from quietformer.analysis.outliers import TokenNames
 from quietformer.report.card import card_fragment
 from quietformer.report.page import page, write_page
 from quietformer.report.plots import draw_figures, unpack
@@ -20,9 +21,9 @@ def figures(name="bert", variant=None):
     model = build(name)
     if variant:
         qf.apply_attention_(model, VARIANTS[variant])
-    report = qf.inspect(
-        model, [inputs(name)], token_text=lambda token: EVIL if token % 2 else f"t{token}", name=EVIL
-    ).figures
+    report = qf.inspect_model(
+        model, [inputs(name)], names=TokenNames(lambda token: EVIL if token % 2 else f"t{token}"), name=EVIL
+    ).model_dump()
     return report | {"interventions": [], "growth": [], "command": f"quietformer inspect {EVIL}"}
 
 
@@ -36,7 +37,7 @@ def test_no_markup_of_others_reaches_the_page():
 
 def test_stored_pictures_are_the_matrices():
     model, given = build("bert"), inputs("bert")
-    report = qf.inspect(model, [given]).figures
+    report = qf.inspect_model(model, [given]).model_dump()
     model.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = model(**given, output_attentions=True).attentions

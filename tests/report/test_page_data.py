@@ -19,9 +19,9 @@ def crowd(inspected, layers, heads, tokens=64, width=64):
     """The same inspection with the pictures of a larger model, two sequences of them."""
     generator = torch.Generator().manual_seed(0)
     one = {
-        "P": pack(torch.rand(tokens, tokens, generator=generator), symmetric=False),
-        "V": pack(torch.randn(tokens, width, generator=generator), symmetric=True),
-        "PV": pack(torch.randn(tokens, width, generator=generator), symmetric=True),
+        "P": pack(torch.rand(tokens, tokens, generator=generator), symmetric=False).model_dump(),
+        "V": pack(torch.randn(tokens, width, generator=generator), symmetric=True).model_dump(),
+        "PV": pack(torch.randn(tokens, width, generator=generator), symmetric=True).model_dump(),
         "pi": torch.rand(tokens, generator=generator).tolist(),
     }
     entries = [

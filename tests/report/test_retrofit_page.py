@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
 
 import pytest
 
+from quietformer.config.attention import AttentionSpec
 from quietformer.report.page import page
 from quietformer.report.page_data import slim
 from quietformer.report.plots import unpack
+from quietformer.results.convert import ConvertReport
 from tests.report.retrofits import retrofit
 from tests.report.tabs import text
 
@@ -42,11 +45,13 @@ def test_it_is_one_file_without_markup_of_others():
     assert json.loads(data) == json.loads(json.dumps(slim(report)))
 
 
-def test_an_unknown_kind_gets_the_page_of_inspect():
-    report = retrofit()["before"]["inspect"]
-    assert page(report | {"kind": "else"}).replace('"kind":"else"', "") == page(report | {"kind": "inspect"}).replace(
-        '"kind":"inspect"', ""
-    )
+def test_a_kind_without_a_page_of_its_own_gets_its_words_escaped():
+    report = ConvertReport(
+        model=EVIL, out=EVIL, class_name="Bert", attention=AttentionSpec(), patch_norm=False, seed=0, layers=2,
+        parameters_before=10, parameters_added=1, bytes=100,
+    )  # fmt: skip
+    assert EVIL not in page(report)
+    assert html.escape(EVIL) in page(report)
 
 
 @in_browser

@@ -48,7 +48,7 @@ def trial(at, seed, floating, quantized, norm=10.0, **more):
 
 def classified(at, seed, floating, quantized, **more):
     found = {"w8a8": {"top1": {"mean": quantized, "std": 0.002}}}
-    changed = {"task": "image", "primary": "top1", "better": "higher", "float": {"top1": floating}, "quantized": found}
+    changed = {"task": "images", "primary": "top1", "better": "higher", "float": {"top1": floating}, "quantized": found}
     return trial(at, seed, 1.0, {}, **more) | changed | {"beside": {"majority_accuracy": 0.1007}}
 
 

@@ -40,7 +40,9 @@ def simulated(value, metric="cosine"):
 
 
 def side(reach, value, real=True):
-    found = RealSide(per_tensor=Metrics(cosine=value), bytes={"fp32": 4_000_000, "int8": 1_000_000}) if real else RealSide()
+    found = (
+        RealSide(per_tensor=Metrics(cosine=value), bytes={"fp32": 4_000_000, "int8": 1_000_000}) if real else RealSide()
+    )
     return Side(inspect=inspected(reach), fp32=Metrics(cosine=1.0), simulated=simulated(value), real=found)
 
 

@@ -13,9 +13,10 @@ import quietformer as qf
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.models.open import open_model
 from quietformer.results.retrofit import RetrofitReport
-from quietformer.workflows import measure_side, retrofit as workflow
+from quietformer.workflows import measure_side
+from quietformer.workflows import retrofit as workflow
 from quietformer.workflows.measure_side import spread_over
-from quietformer.workflows.retrofit_recipe import LONG_TAIL, KnownModel, attention_for_pretrained, long_tail
+from quietformer.workflows.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
 from tests.told import Remembered
 from tests.training.pretrained import tiny_pretrained
 from tests.training.recipes import write_prose
@@ -96,7 +97,9 @@ def test_a_finished_folder_of_the_first_release_is_finished(tmp_path, loud, opti
 
 def as_version_1(fields):
     """What the first release wrote for the same retrofit."""
-    old = json.loads(json.dumps(fields).replace('"fp32": {"cosine"', '"float": {"cosine"').replace("eval_fp32", "eval_float"))
+    old = json.loads(
+        json.dumps(fields).replace('"fp32": {"cosine"', '"float": {"cosine"').replace("eval_fp32", "eval_float")
+    )
     old["version"] = 1
     old["model"]["class"] = old["model"].pop("class_name")
     for side in ("before", "after"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,54 +19,54 @@ from quietformer.analysis.scores import (
     token_scores,
 )
 from quietformer.architectures.forward import Batch, in_eval_mode, run
-from quietformer.architectures.task import TASKS, task_of
+from quietformer.architectures.task import task_of
+from quietformer.config.tasks import MEASURED, MeasuredTask
 from quietformer.data.token_labels import IGNORED, next_tokens
 from quietformer.errors import QuietformerError
-from quietformer.files import finite
+from quietformer.progress import SILENT, Progress
+from quietformer.results.quality import SCALES, Better, Metrics, Yardstick, better_of
 
 Run = Callable[[Batch], Mapping[str, Tensor]]
 """Anything that takes a batch and gives "logits" or "last_hidden_state", such as an onnxruntime session."""
 
-LOWER_IS_BETTER = ("perplexity",)
-
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of one model on some batches; `primary` names the one to look at first."""
+    """The metrics of one model on some batches; `primary` names the one to look at first."""
 
-    task: str
+    task: MeasuredTask
     primary: str
-    figures: dict[str, float]
+    measured: dict[str, float]  # NaN or infinite where the model is broken
     sequences: int
     scored: int
-    """Tokens, images, predictions or embeddings that the figures are over."""
+    """Tokens, images, predictions or embeddings that the metrics are over."""
 
     @property
-    def better(self) -> str:
-        """In which direction the primary figure improves."""
-        return "lower" if self.primary in LOWER_IS_BETTER else "higher"
+    def better(self) -> Better:
+        """In which direction the primary metric improves."""
+        return better_of(self.primary)
 
     @property
     def value(self) -> float:
-        return self.figures[self.primary]
+        """The primary metric, as it was measured."""
+        return self.measured[self.primary]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it, which knows neither NaN nor infinity: None for both."""
-        return {
-            "task": self.task,
-            "primary": self.primary,
-            "better": self.better,
-            "sequences": self.sequences,
-            "scored": self.scored,
-            "figures": finite(self.figures),
-        }
+    @property
+    def metrics(self) -> Metrics:
+        """All metrics as a report holds them: None where the model is broken."""
+        return Metrics(**self.measured)
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """What the model was measured by."""
+        return Yardstick(task=self.task, primary=self.primary, better=self.better, scale=SCALES[self.better])
 
 
 @dataclass
 class _Answers:
     """What one pass gives, before it is compared with anything."""
 
-    task: str
+    task: MeasuredTask
     sequences: int = 0
     nll: float = 0.0
     correct: int = 0
@@ -122,23 +121,24 @@ class Reference:
     targets: Tensor
 
     @property
-    def task(self) -> str:
+    def task(self) -> MeasuredTask:
         return self.evaluation.task
 
 
 def reference_run(
     model: nn.Module | Run,
     batches: Iterable[Batch],
-    task: str | None = None,
+    task: MeasuredTask | None = None,
     *,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = SILENT,
+    what: str = "evaluating in fp32",
 ) -> Reference:
-    """Run the model that others will be compared with; `evaluation` of the result are its own figures."""
+    """Run the model that others will be compared with; `evaluation` of the result has its own metrics."""
     if task is None:
         if not isinstance(model, nn.Module):
-            raise QuietformerError(f"name the task of a function: {', '.join(TASKS)}")
+            raise QuietformerError(f"name the task of a function: {', '.join(MEASURED)}")
         task = task_of(model)
-    answers = _run(model, batches, task, progress)
+    answers = _run(model, batches, task, progress, what)
     kept, targets = answers.kept, _joined(answers.targets)
     return Reference(_evaluation(answers, kept), kept, targets)
 
@@ -146,15 +146,16 @@ def reference_run(
 def evaluate(
     model: nn.Module | Run,
     batches: Iterable[Batch],
-    task: str,
+    task: MeasuredTask,
     reference: Reference | None = None,
     *,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = SILENT,
+    what: str = "evaluating",
 ) -> Evaluation:
-    """The figures of a model, or of any function from batch to outputs, on the batches the reference was run on."""
+    """The metrics of a model, or of any function from batch to outputs, on the batches the reference was run on."""
     if reference is not None and reference.task != task:
         raise QuietformerError(f"the reference was run for {reference.task!r}, not for {task!r}")
-    answers = _run(model, batches, task, progress)
+    answers = _run(model, batches, task, progress, what)
     if reference is not None and not (
         answers.kept.shape == reference.kept.shape and torch.equal(_joined(answers.targets), reference.targets)
     ):
@@ -162,15 +163,18 @@ def evaluate(
     return _evaluation(answers, None if reference is None else reference.kept)
 
 
-def _run(model: nn.Module | Run, batches: Iterable[Batch], task: str, progress: Callable[[int], None]) -> _Answers:
-    if task not in TASKS:
-        raise QuietformerError(f"unknown task {task!r}; there are {', '.join(TASKS)}")
+def _run(
+    model: nn.Module | Run, batches: Iterable[Batch], task: MeasuredTask, progress: Progress, what: str
+) -> _Answers:
+    if task not in MEASURED:
+        raise QuietformerError(f"unknown task {task!r}; there are {', '.join(MEASURED)}")
     answers = _Answers(task)
+    total = len(batches) if isinstance(batches, Sized) else 0
     with _in_eval_mode(model), torch.no_grad():
         for done, batch in enumerate(batches, start=1):
             # With labels a model would compute a loss of its own, and a session knows no such input.
             answers.add(batch, _output(model, {name: value for name, value in batch.items() if name != "labels"}))
-            progress(done)
+            progress.step(what, done, total)
     if not answers.sequences or not len(answers.kept):
         raise QuietformerError("there is nothing to evaluate; give longer texts, or more of them")
     return answers
@@ -178,26 +182,26 @@ def _run(model: nn.Module | Run, batches: Iterable[Batch], task: str, progress: 
 
 def _evaluation(answers: _Answers, reference: Tensor | None) -> Evaluation:
     task, kept = answers.task, answers.kept
-    figures: dict[str, float] = {}
+    found: dict[str, float] = {}
     if task in ("masked", "causal"):
         loss = answers.nll / len(kept)
-        figures = {"perplexity": perplexity(loss), "loss": loss}
+        found = {"perplexity": perplexity(loss), "loss": loss}
         if reference is not None:
-            figures["token_agreement"] = agreement(kept, reference)
+            found["token_agreement"] = agreement(kept, reference)
     elif task == "embedding":
         if reference is not None and len(kept) < 2:
             raise QuietformerError("neighbours of embeddings need at least 2 sequences; there is 1")
         if reference is not None:
-            figures["cosine"] = mean_cosine(kept, reference)
-            figures["neighbour_agreement"] = neighbour_agreement(kept, reference)
+            found["cosine"] = mean_cosine(kept, reference)
+            found["neighbour_agreement"] = neighbour_agreement(kept, reference)
     else:
         if answers.labelled == len(kept):
-            figures["top1"] = answers.correct / answers.labelled
+            found["top1"] = answers.correct / answers.labelled
         if reference is not None:
-            figures["agreement"] = agreement(kept, reference)
-    if not figures:
+            found["agreement"] = agreement(kept, reference)
+    if not found:
         raise QuietformerError(f"the task {task!r} without labels is measured against a reference; there is none")
-    return Evaluation(task, next(iter(figures)), figures, sequences=answers.sequences, scored=len(kept))
+    return Evaluation(task, next(iter(found)), found, sequences=answers.sequences, scored=len(kept))
 
 
 def _output(model: nn.Module | Run, batch: Batch) -> Mapping[str, Tensor]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quietformer.results.inspect import HeadMetrics
+
 LOW_VALUE = 0.5
 """A key counts as nearly valueless below this share of the median value norm."""
 
@@ -34,13 +36,15 @@ class HeadTally:
     def empty(cls, n_heads: int, *, gated: bool) -> HeadTally:
         return cls({name: torch.zeros(n_heads, dtype=torch.float64) for name in MEASURES if gated or name != "gate"})
 
-    def add(self, figures: dict[str, Tensor]) -> None:
-        for name, figures_BH in figures.items():
-            self.sums[name] += figures_BH.double().sum(0)
-        self.sequences += len(figures["sink"])
+    def add(self, measures: dict[str, Tensor]) -> None:
+        for name, measure_BH in measures.items():
+            self.sums[name] += measure_BH.double().sum(0)
+        self.sequences += len(measures["sink"])
 
-    def to_dict(self) -> dict[str, list[float]]:
-        return {name: (total / self.sequences).tolist() for name, total in self.sums.items()}
+    def head_metrics(self, layer: int) -> HeadMetrics:
+        return HeadMetrics(
+            layer=layer, **{name: (total / self.sequences).tolist() for name, total in self.sums.items()}
+        )
 
 
 def head_measures(
@@ -53,8 +57,8 @@ def head_measures(
     n_rows, n_pairs = rows_B1Q.sum(-1).clamp(min=1), pairs.sum((-2, -1)).clamp(min=1)
     probs = probs_BHQK.float() * pairs
 
-    def mean_over_rows(figures_BHQ: Tensor) -> Tensor:
-        return (figures_BHQ * rows_B1Q).sum(-1) / n_rows
+    def mean_over_rows(rows_BHQ: Tensor) -> Tensor:
+        return (rows_BHQ * rows_B1Q).sum(-1) / n_rows
 
     norms_BHK = values_BHKD.float().norm(dim=-1)
     median_BH = norms_BHK.masked_fill(~keys_B1K, torch.nan).nanmedian(dim=-1).values.clamp(min=1e-30)

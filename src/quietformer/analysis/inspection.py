@@ -1,4 +1,4 @@
-"""`inspect`: everything there is to say of a model's outliers, from one pass over some batches."""
+"""Everything there is to say about a model's outliers, from one pass over some batches."""
 
 # B sequences, T tokens, d features
 
@@ -6,56 +6,42 @@ from __future__ import annotations
 
 import contextlib
 import math
-import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.analysis.attention_patterns import AttentionPictures
 from quietformer.analysis.heads import MEASURES, HeadTally, head_measures
-from quietformer.analysis.metrics import SiteFigures
+from quietformer.analysis.metrics import RunningMetrics
 from quietformer.analysis.outliers import OutlierTally, TokenNames
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict
-from quietformer.architectures.forward import in_eval_mode, run
+from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.layout import Headline as HeadlineSites
 from quietformer.architectures.layout import Watch, final_norm, find_blocks, find_residuals, headline, is_post_norm
 from quietformer.config.recorded_changes import changes_of
 from quietformer.errors import QuietformerError
+from quietformer.progress import SILENT, Progress
+from quietformer.results.data import DataInfo
+from quietformer.results.inspect import Headline, InspectReport, OutlierMetrics, Place, TensorMetrics
 from quietformer.results.labels import printable
-
-REPORT_VERSION = 1
+from quietformer.results.model import ModelInfo
 
 TALLIED = (
     "attention_output", "attention_residual", "attention_norm", "ffn_output", "ffn_residual", "ffn_norm", "block_output"
 )  # fmt: skip
 
 
-class OutlierReport:
-    """The figures of an inspection: a plain mapping, from which page, card and pictures are made."""
-
-    def __init__(self, figures: dict[str, Any]) -> None:
-        self.figures = figures
-
-    @property
-    def verdict(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.figures["verdict"]
-        return found
-
-    def site(self, name: str, layer: int) -> dict[str, Any]:
-        return next(row for row in self.figures["sites"] if row["site"] == name and row["layer"] == layer)
-
-
 class Inspection:
-    """Running figures of one model over batches."""
+    """Running metrics of one model over batches."""
 
     def __init__(self, names: TokenNames | None = None, picture_sequences: int = 2) -> None:
         self.names = names or TokenNames(None)
-        self.sites: dict[tuple[str, int], SiteFigures] = {}
+        self.sites: dict[tuple[str, int], RunningMetrics] = {}
         self.tallies: dict[tuple[str, int], OutlierTally] = {}
         self.heads: dict[int, HeadTally] = {}
         self.pictures = AttentionPictures(picture_sequences)
@@ -64,11 +50,10 @@ class Inspection:
         self._valid: Tensor | None = None
         self._token_ids: Tensor | None = None
 
-    def begin(self, batch: dict[str, Tensor]) -> None:
+    def begin(self, batch: Batch) -> None:
         self._valid = batch["attention_mask"].bool().cpu() if "attention_mask" in batch else None
         self._token_ids = batch["input_ids"].cpu() if "input_ids" in batch else None
-        first = next(iter(batch.values()))
-        self.sequences += len(first)
+        self.sequences += _sequences_in(batch)
         self.tokens += int(self._valid.sum()) if self._valid is not None else 0
         self.pictures.begin(self._token_ids, self._valid, batch.get("pixel_values"))
 
@@ -115,10 +100,10 @@ class Inspection:
             self._add(site, layer, values if bool(valid[row].all()) else values[real])
 
     def _add(self, site: str, layer: int, values: Tensor) -> Tensor:
-        figures = self.sites.setdefault((site, layer), SiteFigures()).add(values)
-        if not math.isfinite(figures.variance):
+        metrics = self.sites.setdefault((site, layer), RunningMetrics()).add(values)
+        if not math.isfinite(metrics.variance):
             raise QuietformerError(f"{site} of layer {layer} holds NaN or infinity; the model is broken or overflows")
-        return figures.outlier
+        return metrics.outlier
 
     def _by_sequence(self, x: Tensor) -> Tensor:
         """OPT flattens to (B*T, d) before its FFN: sequences are put back together."""
@@ -127,16 +112,15 @@ class Inspection:
         return x
 
 
-def inspect(
+def inspect_model(
     model: nn.Module,
-    batches: Iterable[dict[str, Tensor]],
+    batches: Iterable[Batch],
     *,
-    token_text: Callable[[int], str] | None = None,
-    special_tokens: Iterable[int] = (),
+    names: TokenNames | None = None,
     name: str = "",
     picture_sequences: int = 2,
-    progress: Callable[[int], None] = lambda done: None,
-) -> OutlierReport:
+    progress: Progress = SILENT,
+) -> InspectReport:
     """Run the batches through the model and report its outliers; the model is left as it was."""
     if not isinstance(model, PreTrainedModel):
         raise QuietformerError(f"{type(model).__name__} is not a transformers model")
@@ -144,7 +128,8 @@ def inspect(
     blocks = find_blocks(model)
     if not blocks:
         raise QuietformerError(f"{type(model).__name__} has no transformer blocks to inspect")
-    inspection = Inspection(TokenNames(token_text, frozenset(special_tokens)), picture_sequences)
+    inspection = Inspection(names, picture_sequences)
+    total = sum(map(_sequences_in, batches)) if isinstance(batches, list) else 0
     with in_eval_mode(model), with_cores(model) as seen, torch.no_grad():
         watches: list[Watch] | None = None
         residuals: list[Watch] = []
@@ -159,76 +144,75 @@ def inspect(
                 _watch_final_norm(model, inspection, len(blocks)),
             ):
                 run(model, batch)
-            progress(inspection.sequences)
+            progress.step("looking for outliers", inspection.sequences, total)
     if not inspection.sequences:
         raise QuietformerError("there are no sequences to inspect; give some text or images")
-    figures = _figures(model, inspection, printable(name), residuals, seen=seen)
-    figures["verdict"] = verdict(figures)
-    return OutlierReport(figures)
+    found = _measured(model, inspection, printable(name), residuals, seen=seen)
+    return InspectReport(**dict(found), verdict=verdict(found))
+
+
+def _sequences_in(batch: Batch) -> int:
+    return len(next(iter(batch.values())))
 
 
 def check_finite(model: nn.Module) -> None:
-    """NaN in the weights makes every figure NaN; better to name the tensor."""
+    """NaN in the weights makes every metric NaN; better to name the tensor."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             raise QuietformerError(f"{name} holds NaN or infinity; the checkpoint is broken")
 
 
-def _figures(
+def _measured(
     model: PreTrainedModel, inspection: Inspection, name: str, residuals: list[Watch], *, seen: bool
-) -> dict[str, Any]:
-    blocks = find_blocks(model)
+) -> OutlierMetrics:
     heads = next((len(tally.sums["sink"]) for tally in inspection.heads.values()), None)
     chosen = headline(model.config.model_type, residuals)
-    sites = [
-        {"site": site, "layer": layer, **figures.to_dict()}
-        for (site, layer), figures in sorted(inspection.sites.items(), key=lambda item: (item[0][1], item[0][0]))
-    ]
+    sites = [metrics.tensor_metrics(*place) for place, metrics in sorted(inspection.sites.items(), key=_by_layer)]
 
     def d_head(tally: OutlierTally) -> int | None:
         return len(tally.by_dimension) // heads if heads and len(tally.by_dimension) % heads == 0 else None
 
-    return {
-        "version": REPORT_VERSION,
-        "model": {
-            "name": name or printable(str(model.config.name_or_path)) or type(model).__name__,
-            "class": type(model).__name__,
-            "type": model.config.model_type,
-            "layers": len(blocks),
-            "heads": heads,
-            "width": getattr(model.config, "hidden_size", None),
-            "parameters": model.num_parameters(),
-            "attention": spec.label if (spec := changes_of(model).attention) else "softmax" if seen else "its own",
-            "attention_seen": seen,
-            "post_norm": is_post_norm(residuals),
-        },
-        "data": {"sequences": inspection.sequences, "tokens": inspection.tokens},
-        "headline": {"source": chosen.source, **_headline(chosen.infinity, chosen.kurtosis, sites)},
-        "sites": sites,
-        "outliers": [
-            {"site": site, "layer": layer, **tally.to_dict(inspection.names, d_head(tally))}
-            for (site, layer), tally in sorted(inspection.tallies.items(), key=lambda item: (item[0][1], item[0][0]))
+    return OutlierMetrics(
+        model=ModelInfo(
+            name=name or printable(str(model.config.name_or_path)) or type(model).__name__,
+            class_name=type(model).__name__,
+            type=model.config.model_type,
+            layers=len(find_blocks(model)),
+            heads=heads,
+            width=getattr(model.config, "hidden_size", None),
+            parameters=model.num_parameters(),
+            attention=spec.label if (spec := changes_of(model).attention) else "softmax" if seen else "its own",
+            attention_seen=seen,
+            post_norm=is_post_norm(residuals),
+        ),
+        data=DataInfo(sequences=inspection.sequences, tokens=inspection.tokens),
+        headline=_headline(chosen, sites),
+        sites=sites,
+        outliers=[
+            tally.tensor_outliers(Place(site=site, layer=layer), inspection.names, d_head(tally))
+            for (site, layer), tally in sorted(inspection.tallies.items(), key=_by_layer)
         ],
-        "heads": [{"layer": layer, **tally.to_dict()} for layer, tally in sorted(inspection.heads.items())],
-        "head_measures": MEASURES,
-        "pictures": inspection.pictures.to_dict(inspection.names.text),
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-    }
+        heads=[tally.head_metrics(layer) for layer, tally in sorted(inspection.heads.items())],
+        head_measures=MEASURES,
+        pictures=inspection.pictures.pictures(inspection.names.text),
+    )
 
 
-def _headline(infinity: str, kurtosis: tuple[str, ...], sites: list[dict[str, Any]]) -> dict[str, Any]:
-    norms = [row["infinity_norm"] for row in sites if row["site"] == infinity]
-    averaged = [row["kurtosis"] for row in sites if row["site"] in kurtosis and row["kurtosis"] is not None]
-    return {
-        "infinity_site": infinity,
-        "infinity_norm": max(norms, default=None),
-        "kurtosis_sites": list(kurtosis),
-        "kurtosis": sum(averaged) / len(averaged) if averaged else None,
-    }
+def _by_layer(item: tuple[tuple[str, int], object]) -> tuple[int, str]:
+    (site, layer), _ = item
+    return layer, site
+
+
+def _headline(chosen: HeadlineSites, sites: list[TensorMetrics]) -> Headline:
+    norms = [row.infinity_norm for row in sites if row.site == chosen.infinity]
+    averaged = [row.kurtosis for row in sites if row.site in chosen.kurtosis and row.kurtosis is not None]
+    return Headline(
+        source=chosen.source,
+        infinity_site=chosen.infinity,
+        infinity_norm=max(norms, default=None),
+        kurtosis_sites=list(chosen.kurtosis),
+        kurtosis=sum(averaged) / len(averaged) if averaged else None,
+    )
 
 
 @contextlib.contextmanager

@@ -13,30 +13,32 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.analysis.recorder import with_cores
-from quietformer.architectures.forward import fitting
+from quietformer.analysis.scores import pooled
+from quietformer.architectures.forward import Batch, fitting
 from quietformer.architectures.layout import find_blocks
 from quietformer.attention.inject import attention_cores
+from quietformer.results.inspect import InspectReport, Intervention, TouchedDimensions
 
 MASKED_SHARE = 0.15
 
 
 def intervene(
-    model: PreTrainedModel, batches: list[dict[str, Tensor]], figures: dict[str, Any], mask_token: int | None = None
-) -> list[dict[str, Any]]:
+    model: PreTrainedModel, batches: list[Batch], found: InspectReport, mask_token: int | None = None
+) -> list[Intervention]:
     """What each intervention does to the loss, or for a model without a head to its embeddings."""
     batches = [fitting(model, batch) for batch in batches]
     score, unit = _score(model, mask_token)
     before = score(model, batches)
-    targets = _targets(figures)
+    targets = _targets(found)
     rows = []
     for how in ("zero", "mean"):
         if targets:
             with _dimensions_set(model, targets, how):
                 rows.append(_row(f"outlier dimensions set to {how}", before, score(model, batches), unit, targets))
-            random = {key: _others(dimensions, figures["model"]["width"]) for key, dimensions in targets.items()}
+            random = {key: _others(dimensions, found.model.width) for key, dimensions in targets.items()}
             with _dimensions_set(model, random, how):
                 rows.append(_row(f"as many other dimensions set to {how}", before, score(model, batches), unit, random))
-    if figures["heads"]:
+    if found.heads:
         with with_cores(model) as seen:
             if seen:
                 with _sink_values_zeroed(model):
@@ -44,19 +46,20 @@ def intervene(
     return rows
 
 
-def _row(
-    what: str, before: float, after: float, unit: str, targets: dict[tuple[str, int], list[int]]
-) -> dict[str, Any]:
-    touched = [{"site": site, "layer": layer, "dimensions": dims} for (site, layer), dims in targets.items()]
-    return {"what": what, "measure": unit, "before": before, "after": after, "touched": touched}
+def _row(what: str, before: float, after: float, unit: str, targets: dict[tuple[str, int], list[int]]) -> Intervention:
+    touched = [
+        TouchedDimensions(site=site, layer=layer, dimensions=dimensions)
+        for (site, layer), dimensions in targets.items()
+    ]
+    return Intervention(what=what, measure=unit, before=before, after=after, touched=touched)
 
 
-def _targets(figures: dict[str, Any]) -> dict[tuple[str, int], list[int]]:
+def _targets(found: InspectReport) -> dict[tuple[str, int], list[int]]:
     """The few dimensions of FFN outputs that hold the outliers, where they are few."""
     return {
-        (row["site"], row["layer"]): row["few_dimensions"]
-        for row in figures["outliers"]
-        if row["site"] == "ffn_output" and 0 < len(row["few_dimensions"]) <= 8
+        (row.site, row.layer): row.few_dimensions
+        for row in found.outliers
+        if row.site == "ffn_output" and 0 < len(row.few_dimensions) <= 8
     }
 
 
@@ -110,7 +113,7 @@ def _sink_values_zeroed(model: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-Score = Callable[[PreTrainedModel, list[dict[str, Tensor]]], float]
+Score = Callable[[PreTrainedModel, list[Batch]], float]
 
 
 def _score(model: PreTrainedModel, mask_token: int | None) -> tuple[Score, str]:
@@ -124,7 +127,7 @@ def _score(model: PreTrainedModel, mask_token: int | None) -> tuple[Score, str]:
 
 
 @torch.no_grad()
-def _causal_loss(model: PreTrainedModel, batches: list[dict[str, Tensor]]) -> float:
+def _causal_loss(model: PreTrainedModel, batches: list[Batch]) -> float:
     total, count = 0.0, 0
     for batch in batches:
         logits = model(**batch).logits[:, :-1].float()
@@ -136,7 +139,7 @@ def _causal_loss(model: PreTrainedModel, batches: list[dict[str, Tensor]]) -> fl
 
 
 @torch.no_grad()
-def _masked_loss(model: PreTrainedModel, batches: list[dict[str, Tensor]], mask_token: int) -> float:
+def _masked_loss(model: PreTrainedModel, batches: list[Batch], mask_token: int) -> float:
     total, count = 0.0, 0
     for number, batch in enumerate(batches):
         # Masks fixed by the batch's number: before and after are asked the same questions.
@@ -156,18 +159,14 @@ class _EmbeddingDistance:
         self.reference: Tensor | None = None
 
     @torch.no_grad()
-    def __call__(self, model: PreTrainedModel, batches: list[dict[str, Tensor]]) -> float:
+    def __call__(self, model: PreTrainedModel, batches: list[Batch]) -> float:
         embeddings = torch.cat([_embedding(model, batch) for batch in batches])
         if self.reference is None:
             self.reference = embeddings
         return float(1 - nn.functional.cosine_similarity(embeddings, self.reference).mean())
 
 
-def _embedding(model: PreTrainedModel, batch: dict[str, Tensor]) -> Tensor:
+def _embedding(model: PreTrainedModel, batch: Batch) -> Tensor:
     output = model(**batch)
     hidden: Tensor = (output["last_hidden_state"] if "last_hidden_state" in output else output["logits"]).float()
-    if hidden.dim() == 2:
-        return hidden
-    mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones(hidden.shape[:2])
-    weights = mask[..., None].float()
-    return (hidden * weights).sum(1) / weights.sum(1)
+    return hidden if hidden.dim() == 2 else pooled(hidden, batch.get("attention_mask"))

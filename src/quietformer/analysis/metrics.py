@@ -1,4 +1,4 @@
-"""Figures of activation tensors: exact, in one pass, mergeable, and the same whatever the batch size.
+"""Metrics of activation tensors: exact, in one pass, mergeable, and the same whatever the batch size.
 
 The tensor of one sequence (its real tokens by its features) is the unit, as in the paper: kurtosis and infinity norm
 are taken for each sequence and averaged; an outlier is more than six standard deviations from its sequence's mean.
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from quietformer.quant.histogram import COARSE_BINS, histogram, histogram_quantile
+from quietformer.results.inspect import TensorMetrics
 
 OUTLIER_SIGMAS = 6.0
 
 
 @dataclass
-class SequenceFigures:
-    """Figures of the values of one sequence."""
+class SequenceMetrics:
+    """Metrics of the values of one sequence."""
 
     count: int
     mean: float
@@ -31,7 +31,7 @@ class SequenceFigures:
     outlier: Tensor  # boolean, in the shape of the values
 
 
-def sequence_figures(x: Tensor) -> SequenceFigures:
+def sequence_metrics(x: Tensor) -> SequenceMetrics:
     """mean((x - mean)^4) / std^4 and the rest, in float64."""
     flat = x.flatten()
     low, high = torch.aminmax(flat)
@@ -43,7 +43,7 @@ def sequence_figures(x: Tensor) -> SequenceFigures:
     minimum, maximum = float(low), float(high)
     varied = variance > (1e-12 * max(abs(minimum), abs(maximum))) ** 2
     outlier = square > (OUTLIER_SIGMAS**2 * variance if varied else math.inf)
-    return SequenceFigures(
+    return SequenceMetrics(
         count=count,
         mean=float(mean),
         variance=variance,
@@ -55,8 +55,8 @@ def sequence_figures(x: Tensor) -> SequenceFigures:
 
 
 @dataclass
-class SiteFigures:
-    """Running figures of one site of one layer; memory does not grow with the data."""
+class RunningMetrics:
+    """Running metrics of one site of one layer; memory does not grow with the data."""
 
     sequences: int = 0
     values: int = 0
@@ -71,9 +71,9 @@ class SiteFigures:
     bins: Tensor = field(default_factory=lambda: torch.zeros(COARSE_BINS, dtype=torch.int64))
     outlier_bins: Tensor = field(default_factory=lambda: torch.zeros(COARSE_BINS, dtype=torch.int64))
 
-    def add(self, x: Tensor) -> SequenceFigures:
-        """Take the values of one sequence in; their figures are returned for whoever wants to look closer."""
-        one = sequence_figures(x)
+    def add(self, x: Tensor) -> SequenceMetrics:
+        """Take the values of one sequence in; their metrics are returned for whoever wants to look closer."""
+        one = sequence_metrics(x)
         self.sequences += 1
         self.values += one.count
         self.total += one.mean * one.count
@@ -108,15 +108,17 @@ class SiteFigures:
         rest = histogram_quantile(ordinary, 0.999) - histogram_quantile(ordinary, 0.001)
         return 8.0 if step == 0 else max(0.0, min(8.0, math.log2(max(rest / step, 1.0))))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "infinity_norm": self.infinity_sum / self.sequences,
-            "kurtosis": self.kurtosis_sum / self.kurtosis_count if self.kurtosis_count else None,
-            "std": self.std,
-            "min": self.minimum,
-            "max": self.maximum,
-            "percentiles": {str(q): self.percentile(q) for q in (0.01, 0.1, 1, 50, 99, 99.9, 99.99)},
-            "outliers": self.outliers,
-            "outlier_share": self.outliers / self.values,
-            "int8_bits_left": self.int8_bits_left(),
-        }
+    def tensor_metrics(self, site: str, layer: int) -> TensorMetrics:
+        return TensorMetrics(
+            site=site,
+            layer=layer,
+            infinity_norm=self.infinity_sum / self.sequences,
+            kurtosis=self.kurtosis_sum / self.kurtosis_count if self.kurtosis_count else None,
+            std=self.std,
+            min=self.minimum,
+            max=self.maximum,
+            percentiles={str(q): self.percentile(q) for q in (0.01, 0.1, 1, 50, 99, 99.9, 99.99)},
+            outliers=self.outliers,
+            outlier_share=self.outliers / self.values,
+            int8_bits_left=self.int8_bits_left(),
+        )

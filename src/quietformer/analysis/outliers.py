@@ -7,11 +7,12 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from quietformer.results.inspect import OutlierDimension, OutlierToken, Place, TensorOutliers
 from quietformer.results.labels import printable
 
 FEW = 0.95
@@ -53,29 +54,31 @@ class OutlierTally:
         enough = int((held < FEW * self.total).sum()) + 1
         return order[:enough].tolist() if self.total and enough <= most else []
 
-    def to_dict(self, names: TokenNames, d_head: int | None) -> dict[str, Any]:
-        """JSON form; `names` gives a token its text, `d_head` a dimension its head."""
+    def tensor_outliers(self, place: Place, names: TokenNames, d_head: int | None) -> TensorOutliers:
+        """The counts as a report holds them; `names` gives a token its text, `d_head` a dimension its head."""
         dimensions = [
-            {
-                "dimension": index,
-                "count": int(self.by_dimension[index]),
-                "largest": float(self.largest[index]),
-                "head": None if d_head is None else index // d_head,
-            }
+            OutlierDimension(
+                dimension=index,
+                count=int(self.by_dimension[index]),
+                largest=float(self.largest[index]),
+                head=None if d_head is None else index // d_head,
+            )
             for index in self.by_dimension.nonzero().flatten().tolist()
         ]
-        tokens = [
-            {"token": names.text(token), "id": token, "count": count} for token, count in self.by_token.most_common(20)
-        ]
         delimiters = sum(count for token, count in self.by_token.items() if names.is_delimiter(token))
-        return {
-            "total": self.total,
-            "few_dimensions": self.few_dimensions(),
-            "dimensions": sorted(dimensions, key=lambda row: -int(str(row["count"])))[:64],
-            "positions": self.by_position.tolist(),
-            "tokens": tokens,
-            "delimiter_share": delimiters / self.total if self.total and self.by_token and names.known else None,
-        }
+        return TensorOutliers(
+            site=place.site,
+            layer=place.layer,
+            total=self.total,
+            few_dimensions=self.few_dimensions(),
+            dimensions=sorted(dimensions, key=lambda row: -row.count)[:64],
+            positions=self.by_position.tolist(),
+            tokens=[
+                OutlierToken(token=names.text(token), id=token, count=count)
+                for token, count in self.by_token.most_common(20)
+            ],
+            delimiter_share=delimiters / self.total if self.total and self.by_token and names.known else None,
+        )
 
 
 class TokenNames:
@@ -85,6 +88,13 @@ class TokenNames:
         self.known = text is not None
         self._text = text or str
         self.special = special
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Self:
+        """The names a tokenizer has; without one, tokens are known by their numbers."""
+        if tokenizer is None:
+            return cls(None)
+        return cls(tokenizer.convert_ids_to_tokens, frozenset(tokenizer.all_special_ids))
 
     def text(self, token: int) -> str:
         return printable(self._text(token))

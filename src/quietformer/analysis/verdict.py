@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
+from quietformer.results.inspect import OutlierMetrics, Place, Severity, TensorMetrics, Verdict
 from quietformer.results.labels import label
 
 RANGE_SITES = (
@@ -26,34 +26,36 @@ HEAVY_KURTOSIS = 100.0
 
 FEW_TOKENS = 500
 
+SENTENCES: dict[Severity, str] = {
+    "broken": "Per-tensor INT8 is likely to break this model.",
+    "worrying": "Per-tensor INT8 is likely to cost this model some quality.",
+    "quiet": "No outliers that INT8 would mind.",
+}
 
-def rank_sites(sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
+
+def rank_tensors(sites: list[TensorMetrics]) -> list[TensorMetrics]:
     """Tensors of the residual stream, those that INT8 hurts most first."""
-    watched = [row for row in sites if row["site"] in RANGE_SITES]
-    return sorted(watched, key=lambda row: (row["int8_bits_left"], -(row["kurtosis"] or 0.0)))
+    watched = [row for row in sites if row.site in RANGE_SITES]
+    return sorted(watched, key=lambda row: (row.int8_bits_left, -(row.kurtosis or 0.0)))
 
 
-def verdict(figures: dict[str, Any]) -> dict[str, Any]:
+def verdict(found: OutlierMetrics) -> Verdict:
     """Severity, a sentence, claims and next steps."""
-    ranked = rank_sites(figures["sites"])
-    bad = [row for row in ranked if row["int8_bits_left"] < BROKEN_BITS and (row["kurtosis"] or 0) > HEAVY_KURTOSIS]
-    worrying = [row for row in ranked if row["int8_bits_left"] < WORRYING_BITS and (row["kurtosis"] or 0) > 30]
-    severity = "broken" if bad else "worrying" if worrying else "quiet"
+    ranked = rank_tensors(found.sites)
+    bad = [row for row in ranked if row.int8_bits_left < BROKEN_BITS and (row.kurtosis or 0) > HEAVY_KURTOSIS]
+    worrying = [row for row in ranked if row.int8_bits_left < WORRYING_BITS and (row.kurtosis or 0) > 30]
+    severity: Severity = "broken" if bad else "worrying" if worrying else "quiet"
     affected = bad or worrying
-    claims = [_range_claim(figures, affected)] if affected else [_quiet_claim(figures, ranked)]
-    claims += _outlier_claims(figures, affected)
-    claims += _head_claims(figures)
-    return {
-        "severity": severity,
-        "sentence": {
-            "broken": "Per-tensor INT8 is likely to break this model.",
-            "worrying": "Per-tensor INT8 is likely to cost this model some quality.",
-            "quiet": "No outliers that INT8 would mind.",
-        }[severity],
-        "claims": claims,
-        "next_steps": _next_steps(figures, severity, affected),
-        "ranked": [{"site": row["site"], "layer": row["layer"]} for row in ranked],
-    }
+    claims = [_range_claim(found, affected)] if affected else [_quiet_claim(ranked)]
+    claims += _outlier_claims(found, affected)
+    claims += _head_claims(found)
+    return Verdict(
+        severity=severity,
+        sentence=SENTENCES[severity],
+        claims=claims,
+        next_steps=_next_steps(found, severity, affected),
+        ranked=[Place(site=row.site, layer=row.layer) for row in ranked],
+    )
 
 
 def span(layers: list[int]) -> str:
@@ -67,33 +69,33 @@ def span(layers: list[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _range_claim(figures: dict[str, Any], affected: list[dict[str, Any]]) -> str:
-    worst = affected[0]["site"]
-    rows = [row for row in affected if row["site"] == worst]
-    reach = max(max(abs(row["min"]), abs(row["max"])) for row in rows)
-    where = _where(figures, worst, [row["layer"] for row in rows])
-    bits = min(row["int8_bits_left"] for row in rows)
-    kurtosis = max(row["kurtosis"] or 0.0 for row in rows)
+def _range_claim(found: OutlierMetrics, affected: list[TensorMetrics]) -> str:
+    worst = affected[0].site
+    rows = [row for row in affected if row.site == worst]
+    reach = max(row.largest for row in rows)
+    where = _where(found, worst, [row.layer for row in rows])
+    bits = min(row.int8_bits_left for row in rows)
+    kurtosis = max(row.kurtosis or 0.0 for row in rows)
     return (
-        f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row['layer'] for row in rows])} reach {reach:.0f}{where}; "
+        f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row.layer for row in rows])} reach {reach:.0f}{where}; "
         f"kurtosis up to {kurtosis:,.0f}; per-tensor INT8 keeps {bits:.1f} bits for the ordinary values."
     )
 
 
-def _where(figures: dict[str, Any], site: str, layers: list[int]) -> str:
+def _where(found: OutlierMetrics, site: str, layers: list[int]) -> str:
     """` in dimension 99; the outliers sit in dimensions 99, 223, most often at `[CLS]``, as far as it is known."""
-    rows = [row for row in figures["outliers"] if row["site"] == site and row["layer"] in layers]
-    largest = max((d for row in rows for d in row["dimensions"]), key=lambda d: d["largest"], default=None)
-    text = "" if largest is None else f" in dimension {largest['dimension']}"
-    dimensions = sorted({d for row in rows for d in row["few_dimensions"]})
-    few = all(row["few_dimensions"] for row in rows) and len(dimensions) <= 8
+    rows = [row for row in found.outliers if row.site == site and row.layer in layers]
+    largest = max((d for row in rows for d in row.dimensions), key=lambda d: d.largest, default=None)
+    text = "" if largest is None else f" in dimension {largest.dimension}"
+    dimensions = sorted({d for row in rows for d in row.few_dimensions})
+    few = all(row.few_dimensions for row in rows) and len(dimensions) <= 8
     if few and len(dimensions) > 1:
         text += f"; the outliers sit in dimensions {', '.join(map(str, dimensions))}"
     tokens: dict[str, int] = {}
     for row in rows:
-        if row["delimiter_share"] is not None:  # else tokens have no names
-            for token in row["tokens"]:
-                tokens[token["token"]] = tokens.get(token["token"], 0) + token["count"]
+        if row.delimiter_share is not None:  # else tokens have no names
+            for token in row.tokens:
+                tokens[token.token] = tokens.get(token.token, 0) + token.count
     top = sorted(tokens, key=lambda token: -tokens[token])[:2]
     return text + (f", most often at {' and '.join(map(quoted, top))}" if top else "")
 
@@ -103,54 +105,50 @@ def quoted(token: str) -> str:
     return "`" + token.replace("`", "'") + "`"
 
 
-def _quiet_claim(figures: dict[str, Any], ranked: list[dict[str, Any]]) -> str:
+def _quiet_claim(ranked: list[TensorMetrics]) -> str:
     if not ranked:
         return "No tensor of the residual stream was seen."
     worst = ranked[0]
-    kurtosis = max((row["kurtosis"] or 0.0) for row in ranked)
+    kurtosis = max((row.kurtosis or 0.0) for row in ranked)
     return (
-        f"The tensor with the widest range is {label(worst['site'])} of layer {worst['layer']}: largest value "
-        f"{max(abs(worst['min']), abs(worst['max'])):.2f}, INT8 keeps {worst['int8_bits_left']:.1f} bits for the rest; "
+        f"The tensor with the widest range is {label(worst.site)} of layer {worst.layer}: largest value "
+        f"{worst.largest:.2f}, INT8 keeps {worst.int8_bits_left:.1f} bits for the rest; "
         f"the largest kurtosis is {kurtosis:.1f}."
     )
 
 
-def _outlier_claims(figures: dict[str, Any], affected: list[dict[str, Any]]) -> list[str]:
+def _outlier_claims(found: OutlierMetrics, affected: list[TensorMetrics]) -> list[str]:
     claims = []
     if affected:
-        site, layers = affected[0]["site"], {row["layer"] for row in affected if row["site"] == affected[0]["site"]}
-        rows = [row for row in figures["outliers"] if row["site"] == site and row["layer"] in layers]
-        total = sum(row["total"] for row in rows)
-        if total and all(row["delimiter_share"] is not None for row in rows):
-            share = sum(row["delimiter_share"] * row["total"] for row in rows) / total
+        site, layers = affected[0].site, {row.layer for row in affected if row.site == affected[0].site}
+        rows = [row for row in found.outliers if row.site == site and row.layer in layers]
+        total = sum(row.total for row in rows)
+        if total and all(row.delimiter_share is not None for row in rows):
+            share = sum((row.delimiter_share or 0.0) * row.total for row in rows) / total
             claims.append(
                 f"{share:.0%} of the {total:,} outliers in {label(site)} stand on delimiters and special tokens."
             )
-    if 0 < figures["data"]["tokens"] < FEW_TOKENS:
-        claims.append(f"Only {figures['data']['tokens']} tokens were seen, too few to rely on.")
-    if not figures["model"]["attention_seen"]:
+    tokens = found.data.tokens or 0
+    if 0 < tokens < FEW_TOKENS:
+        claims.append(f"Only {tokens} tokens were seen, too few to rely on.")
+    if not found.model.attention_seen:
         claims.append(
             "Its attention is off transformers' interface or computes more than softmax, so its heads were not looked into."
         )
     return claims
 
 
-def _head_claims(figures: dict[str, Any]) -> list[str]:
-    idle = [
-        (row["layer"], head, score)
-        for row in figures["heads"]
-        for head, score in enumerate(row["no_op"])
-        if score > 0.5
-    ]
+def _head_claims(found: OutlierMetrics) -> list[str]:
+    idle = [(row.layer, head, score) for row in found.heads for head, score in enumerate(row.no_op) if score > 0.5]
     claims = []
     if idle:
-        layer, head, score = max(idle, key=lambda found: found[2])
+        layer, head, score = max(idle, key=lambda one: one[2])
         claims.append(
             f"{len(idle)} head{'s' if len(idle) > 1 else ''} with a no-op score above 0.5 (mostly doing nothing); the idlest is "
             f"head {head} of layer {layer} "
             f"with {score:.2f}."
         )
-    dead = [(row["layer"], max(row["zero_rows"])) for row in figures["heads"] if max(row["zero_rows"]) > 0.5]
+    dead = [(row.layer, max(row.zero_rows)) for row in found.heads if max(row.zero_rows) > 0.5]
     if dead:
         claims.append(
             f"In layers {span([layer for layer, _ in dead])} a head gives away nothing at all in more than half of its rows."
@@ -158,18 +156,18 @@ def _head_claims(figures: dict[str, Any]) -> list[str]:
     return claims
 
 
-def _next_steps(figures: dict[str, Any], severity: str, affected: list[dict[str, Any]]) -> list[str]:
-    name = shlex.quote(figures["model"]["name"])
+def _next_steps(found: OutlierMetrics, severity: str, affected: list[TensorMetrics]) -> list[str]:
+    name = shlex.quote(found.model.name)
     if severity == "quiet":
         return [f"Quantize it as it is: quietformer export {name} OUT."]
-    tensors = [f"{row['site']} of layer {row['layer']}" for row in affected]
+    tensors = [f"{row.site} of layer {row.layer}" for row in affected]
     keep = ", ".join(tensors[:6]) + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
     steps = [
         f"Measure what INT8 does to it, and which tensors are to blame: quietformer quantize {name} --sensitivity.",
-        f"Keep these {len(tensors)} tensors in 16 bits: {keep} (quietformer quantize {name} --keep {affected[0]['layer']}."
-        f"{affected[0]['site']}=16 and so on).",
+        f"Keep these {len(tensors)} tensors in 16 bits: {keep} (quietformer quantize {name} --keep {affected[0].layer}."
+        f"{affected[0].site}=16 and so on).",
     ]
-    if figures["model"]["attention"] == "softmax" and figures["model"]["attention_seen"]:
+    if found.model.attention == "softmax" and found.model.attention_seen:
         steps.insert(1, f"Heal it by a short fine-tuning that needs no labels: quietformer retrofit {name} OUT.")
         steps.append("If you are about to pre-train: start with clipped softmax or gated attention.")
     return steps

@@ -1,4 +1,4 @@
-"""One forward pass: the batch as the model takes it, modes as they were afterwards, errors in one line."""
+"""One forward pass: the batch as the model expects it, errors in one line, and evaluation mode as a context."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from quietformer.errors import QuietformerError, in_one_line
 
 Batch = dict[str, Tensor]
-"""What a model is called with: tensors by the names of its arguments."""
+"""The arguments of a model: tensors by name."""
 
 
-def fitting(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch on the model's device without labels; encoder-decoders get their input as the decoder's as well."""
+def fitting(model: nn.Module, batch: Batch) -> Batch:
+    """The batch on the model's device, without labels; the decoder of an encoder-decoder gets the encoder's input."""
     first = next(model.parameters(), None)
     device = None if first is None else first.device
     moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in batch.items() if name != "labels"}
@@ -24,17 +24,17 @@ def fitting(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
     return moved
 
 
-def run(model: nn.Module, batch: dict[str, Any]) -> Any:
-    """What the model gives for the batch; a model that does not take it is the user's to know, in one line."""
+def run(model: nn.Module, batch: Batch) -> Any:
+    """The model's output for the batch; an error in its forward pass becomes one line for the user."""
     try:
         return model(**fitting(model, batch))
     except QuietformerError:
         raise
-    # Whatever somebody else's forward stumbles over; NotImplementedError is what transformers raises for inputs it lacks.
+    # Any error of the model's own code; transformers raises NotImplementedError for missing inputs.
     except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError) as error:
         text = in_one_line(error, 200)
         raise QuietformerError(
-            f"{type(model).__name__} does not run on such input ({', '.join(batch)}): {text}"
+            f"{type(model).__name__} does not accept this input ({', '.join(batch)}): {text}"
         ) from error
 
 
@@ -52,7 +52,7 @@ def mean_pooled(states: Tensor, mask_BT: Tensor | None) -> Tensor:
 
 @contextlib.contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards every module is in the mode it was in, frozen parts included."""
+    """Evaluation mode; afterwards every module is in the mode it was in before, including frozen parts."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(False)
     try:

@@ -1,4 +1,4 @@
-"""Where a model's blocks are, and within a block the tensors worth watching, by name."""
+"""Where a model keeps its blocks, and the tensors of a block that are measured, by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from quietformer.attention.adapters import find_swappable
 from quietformer.attention.layers import interface_caller
 
-# For each site the modules inside a block whose output it is, as families call them; the first that exists and that no site
-# before it has taken: `post_attention_layernorm` is the FFN's norm in Llama, attention's in post-norm models of that naming.
+# For each kind of tensor, the names under which families keep the module that outputs it. The first name counts that exists
+# and is not taken by an earlier kind: `post_attention_layernorm` is the FFN's norm in Llama and attention's in post-norm models.
 PLACES: dict[str, tuple[str, ...]] = {
     "attention_output": (
         "attention.output.dense", "self_attn.out_proj", "self_attn.o_proj", "self_attn.dense", "attention.o_proj",
@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Headline:
-    """Which sites stand for a model: the paper's choice where it made one."""
+    """The tensors whose metrics stand for a model: the paper's choice where it made one."""
 
     infinity: str
     kurtosis: tuple[str, ...]
@@ -60,17 +60,17 @@ HEADLINES = {
 
 
 def headline(model_type: str, residuals: list[Watch]) -> Headline:
-    """Post-norm models are measured as BERT, pre-norm ones at the residual stream, which there is never normalised."""
+    """Post-norm models are measured like BERT, pre-norm models at the residual stream, which is never normalised there."""
     if model_type in HEADLINES:
         return HEADLINES[model_type]
     if is_post_norm(residuals):
-        return Headline("ffn_output", ("ffn_output", "ffn_norm"), "as BERT, being post-norm")
+        return Headline("ffn_output", ("ffn_output", "ffn_norm"), "like BERT, since it is post-norm")
     stream = "ffn_residual" if any(watch.site == "ffn_residual" for watch in residuals) else "block_output"
-    return Headline(stream, (stream, "ffn_output"), "layer outputs, being pre-norm")
+    return Headline(stream, (stream, "ffn_output"), "layer outputs, since it is pre-norm")
 
 
 def is_post_norm(residuals: list[Watch]) -> bool:
-    """Whether the residual sums of its blocks are what norms take in."""
+    """Whether norms read the residual adds of the blocks."""
     return any(watch.site == "ffn_residual" and watch.end == "input" for watch in residuals)
 
 
@@ -94,7 +94,7 @@ class Block:
     attention: str  # full name of its self-attention layer
 
     def watches(self) -> list[Watch]:
-        """The sites this block has by name; its residual sums are found by looking, see `find_residuals`."""
+        """The tensors this block has by name; its residual adds are found by `find_residuals` instead."""
         found: list[Watch] = []
         for site, places in PLACES.items():
             for path in places:
@@ -106,10 +106,10 @@ class Block:
 
 
 def find_residuals(blocks: list[Block], run: Callable[[], object]) -> list[Watch]:
-    """Where the residual sums of each block can be read: tensors that equal what came in plus what the sublayer gave.
+    """Where the residual adds of each block can be read: tensors that equal the block's input plus a sublayer's output.
 
-    Families place their norms before, after or on both sides of a sublayer, under like names; `run` makes one forward pass,
-    and only what adds up is called a residual sum. A block's output that does not is called just that.
+    Families place norms before, after or on both sides of a sublayer under similar names, so names say too little. `run` makes
+    one forward pass, and only tensors that add up are residual adds. Otherwise the block's output is called `block_output`.
     """
     seen: dict[tuple[int, str], Tensor] = {}
     handles = []
@@ -178,14 +178,14 @@ def find_blocks(model: nn.Module) -> list[Block]:
     swappable = {layer.name for _, layer in find_swappable(model)}
     attention = [name for name, module in model.named_modules() if interface_caller(type(module)) or name in swappable]
     if not attention:
-        # Off the interface (Falcon, Bloom, DeBERTa): the blocks can still be found by what their parts are called.
+        # Models without the attention interface (Falcon, Bloom, DeBERTa): find the blocks by the names of their parts.
         attention = [name for name, module in model.named_modules() if "Attention" in type(module).__name__]
     blocks: dict[str, str] = {}
     for name in attention:
         parts = name.split(".")
         holders = [i for i, part in enumerate(parts) if part.isdigit()]
         if holders:
-            # The outermost numbered module: T5 keeps numbered sublayers inside a numbered block.
+            # The outermost numbered module, since T5 has numbered sublayers inside numbered blocks.
             path = ".".join(parts[: holders[0] + 1])
             blocks.setdefault(path, name)
     return [
@@ -206,16 +206,16 @@ def final_norm(model: nn.Module) -> nn.Module | None:
 
 
 def output_embeddings(model: nn.Module) -> nn.Module | None:
-    """What turns hidden states into scores of tokens, in models that have it and tell."""
+    """The module that turns hidden states into scores of tokens; None where the model has none."""
     untyped: Any = model
-    with contextlib.suppress(AttributeError, NotImplementedError):  # some raise for want of it
+    with contextlib.suppress(AttributeError, NotImplementedError):  # some models raise where they have none
         found: nn.Module | None = untyped.get_output_embeddings()
         return found
     return None
 
 
 def head_modules(model: Any) -> set[int]:
-    """Identities of the modules of the head: what lies outside the base model, and the output embeddings."""
+    """The ids of the modules of the head: all modules outside the base model, and the output embeddings."""
     base = model.base_model
     outside = set() if base is model else {id(module) for module in model.modules()} - {id(m) for m in base.modules()}
     return outside | {id(output_embeddings(model))}

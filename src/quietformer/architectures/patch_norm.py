@@ -17,7 +17,7 @@ PATCH_EMBEDDING = "patch_embeddings"
 
 
 def add_patch_norm_(model: nn.Module, spec: PatchNormSpec | None = None) -> None:
-    """Normalise each patch's embedding before class token and positions are added, in place; saved with the model."""
+    """Add a LayerNorm over each patch embedding, before class token and positions are added, in place; saved with the model."""
     spec = spec or PatchNormSpec()
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(f"{type(model).__name__} is not a transformers model")
@@ -38,6 +38,8 @@ def add_patch_norm_(model: nn.Module, spec: PatchNormSpec | None = None) -> None
 
 def _normalise(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     if not isinstance(output, Tensor):
-        raise UnsupportedModelError(f"{type(module).__name__} gives more than a tensor, so it cannot take a patch norm")
+        raise UnsupportedModelError(
+            f"{type(module).__name__} returns more than one tensor, so it cannot have a patch norm"
+        )
     normalised: Tensor = module._modules[NORM](output)  # type: ignore[misc]
     return normalised

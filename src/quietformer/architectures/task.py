@@ -1,4 +1,4 @@
-"""What a model is asked to do, and so how it is measured."""
+"""The task of a model, which decides how it is measured."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from quietformer.architectures.layout import output_embeddings
+from quietformer.config.tasks import MeasuredTask
 
-TASKS = ("masked", "causal", "image", "classes", "embedding")
 
-
-def task_of(model: nn.Module) -> str:
-    """What the model is asked to do, by the nearest of its classes that says so and by what it has."""
+def task_of(model: nn.Module) -> MeasuredTask:
+    """The task of the model, from the name of its class or the nearest base class that says it, and from its head."""
     config: Any = getattr(model, "config", None)
     words = _output_words(model)
     for name in (kind.__name__ for kind in type(model).__mro__):
         if "ForMaskedLM" in name or ("ForPreTraining" in name and words):
             return "masked"
         if name.endswith(("ForCausalLM", "LMHeadModel")):
-            # XLM and FlauBERT: one class for both, told apart by their config.
+            # XLM and FlauBERT have one class for both tasks; their config says which.
             return "masked" if getattr(config, "causal", None) is False else "causal"
         if "ForImageClassification" in name:
-            return "image"
+            return "images"
         if "Classification" in name or name.endswith(("ForMultipleChoice", "ForNextSentencePrediction")):
             return "classes"
     if words and isinstance(model, PreTrainedModel) and model.can_generate():
-        # What an encoder-decoder says of a text it has before it is no likelihood; its choices can still be compared.
+        # An encoder-decoder that reads the text it scores gives no likelihood of it; its choices can still be compared.
         return "classes" if config.is_encoder_decoder else "causal"
     return "embedding"
 
 
 def _output_words(model: nn.Module) -> bool:
-    """Whether the model takes tokens and ends in scores of tokens."""
+    """Whether the model takes tokens and outputs scores of tokens."""
     if not isinstance(model, PreTrainedModel) or model.main_input_name != "input_ids":
         return False
     return output_embeddings(model) is not None

@@ -1,8 +1,8 @@
-"""Which tensor flows where in one forward pass: what the placement of quantizers is decided from.
+"""Traces which tensor flows where in one forward pass; quantizer placement and weight transforms are decided from it.
 
-Families write their sums, activation functions and projections in many ways, and a list of module names would know only
-those somebody listed. So one small forward pass is watched: every call of a module that is one idea (a projection, a norm,
-an activation function, an embedding, a tap of the attention core) and every function of torch in between.
+Families write residual adds, activation functions and projections in many ways, and a list of module names would cover only
+known families. So one small forward pass is recorded: every call of an elementary module (a projection, a norm, an activation
+function, an embedding, a tap of the attention core) and every torch function in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACTIVATION_FUNCTIONS = {
 COUNTED = {"add": "add", "add_": "add", "iadd": "add", "mul": "mul", "mul_": "mul"} | {
     name: name for name in (*ACTIVATION_FUNCTIONS, "matmul", "bmm", "baddbmm", "einsum")
 }
-"""Functions whose results may be quantized: by name, then by how many came before in the same call of the same module."""
+"""Functions whose results may be quantized; named by function and by its position in one call of a module (`add_0`)."""
 
 SHAPING = {
     "view", "reshape", "transpose", "permute", "contiguous", "to", "float", "type", "type_as", "half", "bfloat16",
@@ -38,7 +38,7 @@ SHAPING = {
     "t", "movedim", "swapaxes", "narrow", "select", "index_select", "gather", "masked_fill", "where", "__get__", "unfold",
     "constant_pad_nd", "requires_grad_", "masked_scatter", "flip",
 }  # fmt: skip
-"""Functions that move values without changing them: what was on a grid stays on it."""
+"""Functions that move values without changing them: quantized values stay on their grid."""
 
 MODULE_KINDS = ("projection", "norm", "embedding", "tap", "activation", "inside", "input")
 
@@ -47,17 +47,17 @@ PROJECTIONS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass
 class Step:
-    """One call, and the steps its tensors came from."""
+    """One call of a module or function, and the steps that produced its inputs."""
 
     kind: str  # projection, norm, activation, embedding, tap, input, inside, or the name of a function
-    site: str  # of a module its name; of a function the module it ran in and which one it was
+    site: str  # the name of a module; for a function, the module it ran in and its own name: `encoder.layer.0:add_0`
     module: nn.Module | None
     sources: list[int]
-    several: bool = False  # the module gave more than one tensor, as routers do
-    empty: bool = False  # nothing passed: an expert without tokens, a branch without images
-    computed: bool = True  # descends from the model's own activations rather than from masks and positions
-    masked: bool = False  # a mask was added, whose lowest number no grid can hold beside scores
-    scalar: bool = False  # an addition or product with a number, which any grid absorbs
+    several: bool = False  # the module returned more than one tensor, as routers do
+    empty: bool = False  # all results are empty: an expert without tokens, a branch without images
+    computed: bool = True  # depends on the model's activations, not only on masks and positions
+    masked: bool = False  # a mask was added; its minimum would make the quantization range useless
+    scalar: bool = False  # an addition or product with a single number, which needs no quantizer of its own
     readers: list[int] = field(default_factory=list)
 
     @property
@@ -73,7 +73,7 @@ class Trace:
     owners: dict[int, str]  # id of a module to its name
 
     def readers(self, index: int) -> Iterator[Step]:
-        """Steps that read this one's result, seen through those that only move values."""
+        """The steps that read this step's result, looking through steps that only move values."""
         for reader in self.steps[index].readers:
             if self.steps[reader].shaping:
                 yield from self.readers(reader)
@@ -81,7 +81,7 @@ class Trace:
                 yield self.steps[reader]
 
     def origins(self, index: int) -> Iterator[tuple[int, Step]]:
-        """The steps a result comes from, seen through those that only move values."""
+        """The steps that computed this result, looking through steps that only move values."""
         step = self.steps[index]
         if not step.shaping:
             yield index, step
@@ -91,7 +91,7 @@ class Trace:
 
 
 def counted(function: Any, args: tuple[Any, ...], output: Any) -> str | None:
-    """The name under which this call may be quantized; None if its result is no sum, product or activation."""
+    """The name under which the result of this call may be quantized; None if it is not an add, product or activation."""
     if not isinstance(output, Tensor) or not output.is_floating_point():
         return None
     name = COUNTED.get(getattr(function, "__name__", ""))
@@ -101,12 +101,12 @@ def counted(function: Any, args: tuple[Any, ...], output: Any) -> str | None:
 
 
 def is_scalar(args: tuple[Any, ...]) -> bool:
-    """Whether one side of a sum or product is a number."""
+    """Whether one operand of an add or product is a single number."""
     return any(not isinstance(arg, Tensor) or arg.dim() == 0 for arg in args[:2])
 
 
 def trace(model: nn.Module, run: Callable[[], object]) -> Trace:
-    """Watch the forward pass that `run` makes."""
+    """Record the forward pass that `run` makes."""
     watch = _Watch(model)
     with watch.hooked(), watch, torch.no_grad():
         run()
@@ -117,7 +117,7 @@ def trace(model: nn.Module, run: Callable[[], object]) -> Trace:
 
 
 class _Watch(TorchFunctionMode):
-    """Records calls; tensors are kept until the end, so that no identity is used twice."""
+    """Records calls; tensors are kept alive until the end, so that no id is reused."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Watch(TorchFunctionMode):
         self.made: dict[int, int] = {}  # id of a tensor to the step that made it
         self.alive: list[Tensor] = []
         self.scopes: list[tuple[nn.Module, Counter[str]]] = []
-        self.inside = 0  # how deep in a module that is one idea
+        self.inside = 0  # nesting depth inside elementary modules
         self.parameters = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -213,7 +213,7 @@ class _Watch(TorchFunctionMode):
 
 
 def idea(module: nn.Module) -> str | None:
-    """What a module is when it is one idea, whose insides are its own business."""
+    """The kind of an elementary module, whose inner functions are not traced; None for any other module."""
     name, home = type(module).__name__, type(module).__module__
     if home.startswith("quietformer.attention"):
         return None if isinstance(module, AttentionCore) else "inside"
@@ -228,6 +228,6 @@ def idea(module: nn.Module) -> str | None:
     function = home.startswith(("torch.nn.modules.activation", "transformers.activations"))
     if getattr(type(module), "acts_as_activation", False):
         return "activation"
-    if function and not any(True for _ in module.parameters()):  # an attention of torch's lives there too
+    if function and not any(True for _ in module.parameters()):  # nn.MultiheadAttention has the same home
         return "activation"
     return None

@@ -1,1 +1,1 @@
-"""What replaces softmax attention: the core, its masks, and putting it into a model."""
+"""The attention that replaces softmax attention: the core, its masks, and the functions that put it into a model."""

@@ -1,4 +1,4 @@
-"""In what attention is computed."""
+"""The dtype in which attention is computed."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for half precisions, and never narrower than the input (gradcheck needs float64)."""
+    """float32 for half-precision inputs, otherwise the input's own dtype (gradcheck needs float64)."""
     return torch.promote_types(dtype, torch.float32)

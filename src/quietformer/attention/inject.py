@@ -1,4 +1,4 @@
-"""Putting the core into a model, and taking it out again."""
+"""Replaces the attention of a model by Quietformer's, and restores it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from quietformer.attention.adapters.class_swap import Adapter
 from quietformer.attention.core import AttentionCore, LayerCall
 from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
 from quietformer.attention.masks import late_mask
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.recorded_changes import METHOD, changes_of, record_changes_, refuse_foreign_quantization
 from quietformer.errors import QuietformerError, UnsupportedModelError
 
 ENCODER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
-"""What cross-attention calls the states it looks at."""
+"""Argument names of the encoder states in cross-attention layers."""
 
 
 def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
-    """Replace the attention of every layer, in place; applying again replaces what changed since and keeps the rest.
+    """Replace the attention of every layer, in place. Applying again keeps learned state where the spec did not change.
 
-    A model that cannot take it raises UnsupportedModelError and is left as it was.
+    Raises UnsupportedModelError for a model whose attention cannot be replaced, and leaves it unchanged.
     """
     if not isinstance(spec, AttentionSpec):
         raise QuietformerError(
@@ -51,16 +52,16 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
     for (attach_, layer), core in zip(attaching, cores, strict=True):
         attach_(layer.module, core)
     for part in model.modules():
-        # Parts are saved and loaded by themselves too (the text model of CLIP), so each carries the section.
+        # Parts such as the text model of CLIP are also saved and loaded on their own, so each one records the change.
         if isinstance(part, PreTrainedModel) and any(True for _ in attention_cores(part)):
             record_changes_(part, changes_of(part).model_copy(update={"attention": spec}))
     if others := find_other_attention(model):
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        warnings.warn(f"left as it is, not being on transformers' attention interface: {shown}", stacklevel=2)
+        warnings.warn(f"not replaced, because they do not use transformers' attention interface: {shown}", stacklevel=2)
 
 
 def remove_attention_(model: nn.Module) -> None:
-    """Take every core out and give the model back its own attention."""
+    """Remove every core and restore the model's own attention."""
     if not any(True for _ in attention_cores(model)):
         raise QuietformerError(f"{type(model).__name__} has no Quietformer attention to remove")
     _check_not_quantized(model)
@@ -69,7 +70,7 @@ def remove_attention_(model: nn.Module) -> None:
     for module in model.modules():
         if CORE in module._modules:
             _detach_(module)
-    for part in model.modules():  # it may have been applied to a part of this model
+    for part in model.modules():  # the attention may have been applied to a part of this model only
         for config, implementation in part.__dict__.pop("_quietformer_previous", []):
             config._attn_implementation_internal = implementation
         if isinstance(part, PreTrainedModel):
@@ -84,7 +85,7 @@ def attention_cores(model: nn.Module) -> Iterator[tuple[str, AttentionCore]]:
 
 
 def advance_warmup_(model: nn.Module, steps: int = 1) -> None:
-    """Tell every normalizer with a warm-up that the optimizer has made a step."""
+    """Advance the warm-up of every normalizer; call it after each optimizer step."""
     for _, core in attention_cores(model):
         core.normalizer.advance_(steps)
 
@@ -95,30 +96,22 @@ def quiet_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What transformers calls; other arguments serve kernels that build their own masks."""
+    """The attention function that transformers calls; keyword arguments not read here serve kernels that build masks."""
     core = module._modules.get(CORE)
     if not isinstance(core, AttentionCore):
         raise UnsupportedModelError(
-            f"{type(module).__name__} was asked for Quietformer attention but has none; "
+            f"{type(module).__name__} is configured for Quietformer attention but has none; "
             "load its folder with quietformer.load, or call quietformer.apply_attention_"
         )
-    output: tuple[Tensor, Tensor | None] = core(
-        query,
-        key,
-        value,
-        attention_mask,
-        scaling=scaling,
-        dropout=dropout,
-        softcap=softcap,
-        position_bias=position_bias,
+    options = CoreOptions(
+        scaling=kwargs.get("scaling"),
+        dropout=kwargs.get("dropout", 0.0),
+        softcap=kwargs.get("softcap"),
         weights=bool(kwargs.get("output_attentions")) or core.weights_asked(),
     )
+    output: tuple[Tensor, Tensor | None] = core(query, key, value, attention_mask, kwargs.get("position_bias"), options)
     return output
 
 
@@ -129,26 +122,26 @@ def _check_model(model: nn.Module, layers: list[AttentionLayer], adapters: list[
         refuse_foreign_quantization(model)
     elif layers or not bare or any(isinstance(module, PreTrainedModel) for module in model.modules()):
         raise UnsupportedModelError(
-            f"{name} is not a transformers model; apply to the whole model inside, before wrapping it"
+            f"{name} is not a transformers model; apply to the transformers model inside, before wrapping it"
         )
     elif not adapters:
-        raise UnsupportedModelError(f"{name} is not a transformers model, nor does it have timm's attention")
+        raise UnsupportedModelError(f"{name} is neither a transformers model nor a timm model with timm's Attention")
     if not layers and not adapters:
         own = find_other_attention(model)
         why = f"it computes attention itself in {own[0]}" if own else "it has no attention layers"
-        raise UnsupportedModelError(f"{name} does not go through transformers' attention interface: {why}")
+        raise UnsupportedModelError(f"{name} does not use transformers' attention interface: {why}")
 
 
 def _check_not_quantized(model: nn.Module) -> None:
-    """Quantizers stand in the taps then, calibrated for this attention."""
+    """Raise if the model is quantized: its quantizers are calibrated for its current attention."""
     if any(not isinstance(tap, nn.Identity) for _, core in attention_cores(model) for tap in core.taps.values()):
         raise QuietformerError(
-            f"{type(model).__name__} is quantized; take the quantizers out with quietformer.dequantize_ first"
+            f"{type(model).__name__} is quantized; remove the quantizers with quietformer.dequantize_ first"
         )
 
 
 def _check_parity(layer: AttentionLayer) -> None:
-    with torch.device("cpu"):  # even while transformers builds on the meta device: the comparison needs numbers
+    with torch.device("cpu"):  # the comparison needs real numbers, even while transformers builds on the meta device
         check_eager_parity(layer, AttentionCore(AttentionSpec(), layer.geometry).eval())
 
 
@@ -162,16 +155,16 @@ def _core_for(layer: AttentionLayer, spec: AttentionSpec) -> AttentionCore:
 
 
 def _set_implementation_(model: PreTrainedModel) -> None:
-    """Point every config of the model at our function, those of parts and of masks included.
+    """Point every config of the model at our attention function, including the configs of its parts.
 
-    Not `set_attn_implementation`: it passes over configs that a part has copied, and only logs that it did.
+    Not `set_attn_implementation`, which skips configs that a part has copied and only logs it.
     """
     for config in all_configs(model):
         config._attn_implementation_internal = METHOD
 
 
 def _own_configs_(model: PreTrainedModel) -> None:
-    """Two models may share one config object; what is done to this model must not reach the other."""
+    """Give the model its own config objects: two models may share one, and only this model is changed."""
     if "_quietformer_previous" in model.__dict__:
         return
     copies: dict[int, Any] = {}
@@ -197,7 +190,7 @@ def all_configs(model: PreTrainedModel) -> list[Any]:
 
 
 def _keep_learned_(core: AttentionCore, old: nn.Module | None) -> None:
-    """A slot whose spec stays the same keeps what it has learned."""
+    """Copy the learned state of the normalizer and the gate where their spec stays the same."""
     if isinstance(old, AttentionCore):
         if old.spec.normalizer == core.spec.normalizer:
             core.normalizer.load_state_dict(old.normalizer.state_dict())
@@ -209,13 +202,13 @@ def _config(module: nn.Module) -> Any:
     return module.config
 
 
-# The mask function matters as much as the attention: without one a causal model silently stops being causal.
+# Register the mask function too: without it a causal model silently stops being causal.
 AttentionInterface.register(METHOD, quiet_attention)
 
 AttentionMaskInterface.register(METHOD, late_mask)
 
 
-# Hooks are plain functions that find their core through the module, so a copied or pickled model keeps working.
+# Hooks are plain functions that find the core through the module, so that copied and pickled models keep working.
 def _before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     implementation = _config(module)._attn_implementation
     if implementation != METHOD:
@@ -238,12 +231,12 @@ def _before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _weights_asked(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the caller, the config or transformers' collector of outputs wants the probabilities."""
+    """Whether the caller, the config or transformers' output collector asks for the probabilities."""
     collector: Any = _active_collector
     collected = collector.get() or {}
     return (
         bool(kwargs.get("output_attentions"))
-        or any(given is True for given in args)  # as older layers take it
+        or any(given is True for given in args)  # older layers take it as a positional argument
         or bool(getattr(_config(module), "output_attentions", False))
         or any("attentions" in name for name in collected)
     )

@@ -16,7 +16,7 @@ from quietformer.config.attention import HeadGeometry
 from quietformer.errors import UnsupportedModelError
 
 CORE = "quiet"
-"""The name under which a layer holds its core, so `...attention.self.quiet.gating.weight` in a state dict."""
+"""The attribute name of the core in its layer; a state dict has keys like `...attention.self.quiet.gating.weight`."""
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
@@ -45,13 +45,13 @@ class AttentionLayer:
 
     @property
     def input_name(self) -> str:
-        """The first argument of the layer's forward, which is what its queries are made from."""
+        """The name of the first argument of the layer's forward, from which the queries are computed."""
         parameters = list(inspect.signature(inspect.unwrap(type(self.module).forward)).parameters)
         return parameters[1] if len(parameters) > 1 else "hidden_states"
 
 
 def find_layers(model: nn.Module) -> list[AttentionLayer]:
-    """Every layer of the model that goes through the interface."""
+    """Every layer of the model that uses transformers' attention interface."""
     return [
         AttentionLayer(name, module, read_geometry(name, module))
         for name, module in model.named_modules()
@@ -60,11 +60,11 @@ def find_layers(model: nn.Module) -> list[AttentionLayer]:
 
 
 ATTENDING = {"softmax", "scaled_dot_product_attention", "flash_attn_func", "flash_attn_varlen_func"}
-"""Names in a forward that betray an attention of the module's own."""
+"""Names in the code of a forward method that show that the module computes attention itself."""
 
 
 def find_other_attention(model: nn.Module) -> list[str]:
-    """Layers that compute an attention of their own and so stay as they are."""
+    """Layers that compute attention without the interface, so that it cannot be replaced."""
     own = []
     for name, module in model.named_modules():
         cls = type(module)
@@ -88,7 +88,7 @@ def interface_caller(cls: type[nn.Module]) -> Callable[..., Any] | None:
 
 
 def eager_function(cls: type[nn.Module]) -> Callable[..., Any] | None:
-    """The function this class falls back to, which says what its attention is meant to compute."""
+    """The eager attention function of this class, which defines what its attention computes."""
     caller = interface_caller(cls)
     if caller is None:
         return None
@@ -98,7 +98,7 @@ def eager_function(cls: type[nn.Module]) -> Callable[..., Any] | None:
 
 
 def read_geometry(name: str, module: nn.Module) -> HeadGeometry:
-    """Sizes from the module's own attributes and projections; `AttentionCore` checks them on the first call."""
+    """The head geometry, read from the module's attributes and projections; `AttentionCore` checks it on every call."""
     config = getattr(module, "config", None)
     output = _first_child(module, OUTPUT_PROJECTIONS)
     width = _first_int(module, HEAD_WIDTHS)
@@ -109,11 +109,11 @@ def read_geometry(name: str, module: nn.Module) -> HeadGeometry:
     if n_heads is None:
         n_heads = _first_int(config, HEAD_COUNTS)
     if n_heads is None:
-        raise UnsupportedModelError(f"{name} ({type(module).__name__}) does not tell how many heads it has")
+        raise UnsupportedModelError(f"{name} ({type(module).__name__}) does not say how many heads it has")
     projection = _first_child(module, INPUT_PROJECTIONS)
     d_model = _in_features(projection) if projection is not None else _first_int(config, ("hidden_size", "d_model"))
     if d_model is None:
-        raise UnsupportedModelError(f"{name} ({type(module).__name__}) does not tell the width of its input")
+        raise UnsupportedModelError(f"{name} ({type(module).__name__}) does not say the width of its input")
     d_value = d_out // n_heads if d_out and d_out % n_heads == 0 else width
     return HeadGeometry(n_heads=n_heads, d_model=d_model, d_value=d_value)
 
@@ -121,19 +121,19 @@ def read_geometry(name: str, module: nn.Module) -> HeadGeometry:
 def check_eager_parity(layer: AttentionLayer, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Refuse a layer whose own eager attention is not what the core computes with plain softmax.
 
-    Families differ (sinks, soft caps, biases, ignored masks); a few random numbers tell more than a list of names.
+    Families differ (sinks, soft caps, biases, ignored masks); comparing on random inputs is safer than a list of names.
     """
     where = f"{layer.name} ({type(layer.module).__name__})"
     eager = eager_function(type(layer.module))
     if eager is None:
         raise UnsupportedModelError(
-            f"{where} has no eager attention to compare with, so a replacement could not be verified"
+            f"{where} has no eager attention to compare with, so a replacement cannot be verified"
         )
     known = {"module", "scaling", "dropout", "softcap", "position_bias", "sliding_window", "kwargs"}
     positional = list(inspect.signature(eager).parameters)
     if unknown := [name for name in positional if name not in known and positional.index(name) > 4]:
         raise UnsupportedModelError(
-            f"{where} needs {', '.join(unknown)} in its attention, which the core does not have"
+            f"the attention of {where} takes {', '.join(unknown)}, which Quietformer's attention does not support"
         )
     query, key, value, mask = _random_inputs(layer)
     was_training = layer.module.training
@@ -144,7 +144,7 @@ def check_eager_parity(layer: AttentionLayer, compute: Callable[..., tuple[torch
             ours, _ = compute(query, key, value, mask)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise UnsupportedModelError(
-            f"{where}: its eager attention could not be compared with the core: {error}"
+            f"{where}: its eager attention could not be compared with Quietformer's: {error}"
         ) from error
     finally:
         layer.module.training = was_training

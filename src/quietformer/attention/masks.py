@@ -1,7 +1,8 @@
-"""Masks that are not made until something looks at them: T x T numbers would be most of a long sequence's memory.
+"""Attention masks, built lazily: a (T, T) mask would take most of the memory of a long sequence.
 
-transformers asks for a mask once and hands it to every layer. What it gets here has the shape and dtype of the mask that eager
-attention would get, and turns into it in any operation; our own attention asks what it means instead.
+transformers asks for a mask once per forward pass and hands it to every layer. `late_mask` returns a tensor subclass with the
+shape and dtype of the mask for eager attention. Any torch operation on it builds the real mask; our own attention only asks
+whether it is causal and which keys are padding.
 """
 
 # B batch, Q queries, K keys
@@ -20,47 +21,50 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from quietformer.attention.dtypes import accumulation_dtype
 
 HIDDEN_BELOW = -9e3
-"""An additive mask at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
+"""An additive mask value at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
 
 
 def read_mask(mask: Tensor | None, n_keys: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """What a mask adds to the scores, in float32 or wider, and which keys are visible; both broadcast over (B, H, Q, K)."""
+    """The bias a mask adds to the scores (float32 or wider) and the visible keys; both broadcast over (B, H, Q, K)."""
     if mask is None:
         return None, None
     dtype = accumulation_dtype(dtype)
     mask = mask[..., :n_keys]  # a static cache makes the mask longer than the keys
     visible = visible_keys(mask)
     bias = torch.zeros((), dtype=dtype, device=mask.device) if mask.dtype == torch.bool else mask.to(dtype)
-    # The lowest number, not -inf: a row without visible keys would become NaN, in the gradient even where the output is
-    # overwritten. Filled into the mask, which has no heads: an addition is then the cheapest thing to do to scores.
+    # The dtype's minimum and not -inf, which would turn a row without visible keys into NaN; its gradient would stay NaN
+    # even if the output were overwritten. Filling the mask, which usually has no head dimension, and adding it is cheaper
+    # than filling the scores.
     return torch.where(visible, bias, torch.finfo(dtype).min), visible
 
 
 def visible_keys(mask: Tensor) -> Tensor:
+    """True where a boolean or additive mask lets a query see a key."""
     return mask if mask.dtype == torch.bool else mask > HIDDEN_BELOW
 
 
 @dataclass(frozen=True)
 class Causal:
-    """Query q sees keys up to q + offset, of these only what is no padding."""
+    """A causal mask without its numbers: query q sees the keys up to q + offset that are not padding."""
 
     n_queries: int
     n_keys: int
     offset: int = 0
-    padding_BK: Tensor | None = None  # True where a key is no padding
+    padding_BK: Tensor | None = None  # True where a key is real, False where it is padding
     device: torch.device | str = "cpu"
 
     def visible(self, sequence: slice, rows: slice, keys: slice) -> Tensor:
-        """(b or 1, 1, r, k) of it."""
+        """The boolean mask (b or 1, 1, r, k) of the given sequences, query rows and keys."""
         queries = torch.arange(rows.start, rows.stop, device=self.device)[:, None] + self.offset
         seen = (torch.arange(keys.start, keys.stop, device=self.device) <= queries)[None, None]
         return seen if self.padding_BK is None else seen & self.padding_BK[sequence, None, None, keys]
 
     def whole(self) -> Tensor:
+        """The boolean mask (B or 1, 1, Q, K)."""
         return self.visible(slice(None), slice(0, self.n_queries), slice(0, self.n_keys))
 
     def count(self, by: Literal["sequence", "row"]) -> Tensor | int:
-        """How many keys there are: of the sequence, those that any query sees, or of each query's row, (b or 1, 1, Q, 1)."""
+        """The number of visible keys: those any query of the sequence sees, or those of each row as (b or 1, 1, Q, 1)."""
         last = self.n_queries - 1 + self.offset
         if self.padding_BK is None:
             if by == "sequence":
@@ -77,12 +81,21 @@ class Causal:
         return upto_BK[:, None, places, None]
 
 
+AnyMask = Tensor | Causal | None
+"""A boolean or additive mask that broadcasts over (B, H, Q, K), a causal mask without its numbers, or no mask."""
+
+
+def split_mask(mask: AnyMask) -> tuple[Tensor | None, Causal | None]:
+    """The mask as a tensor or as a description; at most one of the two is not None."""
+    return (None, mask) if isinstance(mask, Causal) else (mask, None)
+
+
 class LateMask(Tensor):
-    """A mask in its shape and dtype, without its numbers; once something has looked at them it is an ordinary mask."""
+    """A mask with shape and dtype whose numbers are computed on first use; from then on it is an ordinary mask."""
 
     make: Callable[[], Tensor]
     made: Tensor | None
-    causal: Causal | None  # or every query sees all that is no padding
+    causal: Causal | None  # None: every query sees all keys that are not padding
     padding_BK: Tensor | None
 
     @staticmethod
@@ -98,7 +111,7 @@ class LateMask(Tensor):
         super().__init__()
 
     def ordinary(self) -> Tensor:
-        """The mask with its numbers, from now on the same tensor every time: somebody may write into it."""
+        """The mask with its numbers; always the same tensor, since the caller may write into it."""
         if self.made is None:
             self.made, self.causal, self.padding_BK = self.make(), None, None
         return self.made
@@ -121,25 +134,21 @@ def late_mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int | Tensor = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Tensor | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
     **kwargs: Any,
 ) -> Tensor | None:
-    """What transformers calls for a mask: late where its meaning is plainly causal or padding alone, else eager's at once."""
+    """The mask function that transformers calls, with the keyword arguments of `eager_mask`.
 
-    asked: dict[str, Any] = {
-        "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
-        "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask, "dtype": dtype,
-        "device": device, **kwargs,
-    }  # fmt: skip
+    Returns a LateMask where the mask is simply causal or simply padding, and the mask of eager attention otherwise.
+    """
 
     def make() -> Any:
-        return eager_mask(**asked)
+        words = {"mask_function": mask_function, "attention_mask": attention_mask, **kwargs}
+        return eager_mask(batch_size, q_length, kv_length, **words)
 
+    q_offset, kv_offset = kwargs.get("q_offset", 0), kwargs.get("kv_offset", 0)
+    device: torch.device | str = kwargs.get("device", "cpu")
     plain = mask_function is causal_mask_function or mask_function is bidirectional_mask_function
     known = isinstance(q_offset, int) and isinstance(kv_offset, int) and kv_offset == 0
     readable = attention_mask is None or (attention_mask.dim() == 2 and attention_mask.shape == (batch_size, kv_length))
@@ -155,14 +164,14 @@ def late_mask(
     padding_BK = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(device, torch.bool)
     causal = None
     if mask_function is causal_mask_function:
-        assert isinstance(q_offset, int)
         causal = Causal(q_length, kv_length, q_offset, padding_BK, device)
     elif padding_BK is None:
-        empty: Tensor | None = make()  # nothing is hidden: transformers decides whether that is a mask
+        empty: Tensor | None = make()  # no key is hidden: transformers decides whether to return a mask at all
         return empty
-    return LateMask((batch_size, 1, q_length, kv_length), dtype, device, make, causal, padding_BK)
+    shape, dtype = (batch_size, 1, q_length, kv_length), kwargs.get("dtype", torch.float32)
+    return LateMask(shape, dtype, device, make, causal, padding_BK)
 
 
 def traced() -> bool:
-    """Whether a graph is recorded for use elsewhere, of operations that are known there."""
+    """Whether torch is recording a graph (JIT tracing or ONNX export), which must consist of standard operations."""
     return torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export()

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
+from quietformer.cli.options import expanded
 from quietformer.errors import QuietformerError
 
 app = typer.Typer(
@@ -20,17 +21,17 @@ app = typer.Typer(
 
 app.command("variants")(variants.variants)
 
-app.command("inspect")(inspect.inspect)
+app.command("inspect")(expanded(inspect.inspect))
 
-app.command("quantize")(quantize.quantize)
+app.command("quantize")(expanded(quantize.quantize))
 
-app.command("export")(export.export)
+app.command("export")(expanded(export.export))
 
-app.command("convert")(convert.convert)
+app.command("convert")(expanded(convert.convert))
 
 app.command("train")(train.train)
 
-app.command("retrofit")(retrofit.retrofit)
+app.command("retrofit")(expanded(retrofit.retrofit))
 
 app.command("compare")(study.compare)
 

@@ -1,11 +1,11 @@
-"""What the subcommands share: a word on what is going on."""
+"""Progress on a terminal: lines and a bar on standard error."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Self
+from collections.abc import Iterator
+from typing import Any, Self
 
 
 @contextlib.contextmanager
@@ -21,32 +21,12 @@ def working(what: str, *, show: bool = True) -> Iterator[None]:
         yield
 
 
-class Steps:
-    """A bar on standard error that changes its words as the work goes on: steps("calibrating", 3, 16)."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("working", total=None)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=what, completed=done, total=total)
-
-
-class Told:
+class TerminalProgress:
     """Lines on standard error, and a bar between them while something is counted."""
 
     def __init__(self) -> None:
-        self._steps: Steps | None = None
+        self._bar: Any = None
+        self._task: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -58,28 +38,21 @@ class Told:
         self._end()
         print(text, file=sys.stderr, flush=True)
 
-    def tell(self, what: str, done: int, total: int) -> None:
-        if self._steps is None:
-            self._steps = Steps()
-            self._steps.__enter__()
-        self._steps(what, done, total)
-
     def step(self, what: str, done: int = 0, total: int = 0) -> None:
-        self.tell(what, done, total)
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import Progress
+
+        if self._bar is None:
+            console = Console(stderr=True)
+            if not console.is_terminal:  # a log has no use for a bar that is wiped out again
+                return
+            self._bar = Progress(console=console, transient=True)
+            self._task = self._bar.add_task("working", total=None)
+            self._bar.start()
+        self._bar.update(self._task, description=escape(what), completed=done, total=total or None)
 
     def _end(self) -> None:
-        if self._steps is not None:
-            self._steps.__exit__()
-            self._steps = None
-
-
-@contextlib.contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error; call what it gives with how much is done."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escape(what), total=total)
-        yield lambda done: progress.update(task, completed=done)
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quietformer.cli.progress import Told, working
+from quietformer.cli.progress import TerminalProgress, working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place, write_json
 
@@ -133,8 +133,8 @@ def _run(study: Study, place: Path | None, jobs: int, ray: str, retry: bool, jso
     if ray and jobs > 1:
         raise QuietformerError("give --jobs or --ray, not both")
     try:
-        with Told() as told:
-            figures = run_study(study, out, jobs=jobs, ray=ray, retry=retry, say=told.say, tell=told.tell)
+        with TerminalProgress() as told:
+            figures = run_study(study, out, jobs=jobs, ray=ray, retry=retry, say=told.say, tell=told.step)
     except StoppedError as stopped:
         print(stopped, file=sys.stderr, flush=True)
         raise typer.Exit(130) from None

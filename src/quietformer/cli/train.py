@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quietformer.cli.progress import Told, working
+from quietformer.cli.progress import TerminalProgress, working
 from quietformer.errors import QuietformerError
 from quietformer.files import check_place
 from quietformer.progress import SILENT
@@ -55,7 +55,7 @@ def train(
         from quietformer.training.interrupt import StoppedError
         from quietformer.training.run import train as run
     try:
-        with Told() as told:
+        with TerminalProgress() as told:
             report = run(chosen, out, told if first else SILENT)
     except StoppedError as stopped:
         if first:

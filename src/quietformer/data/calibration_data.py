@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch
+from quietformer.config.options.data import CalibrationOptions
+from quietformer.config.tasks import MeasuredTask
 from quietformer.data.images import image_batches
 from quietformer.data.model_inputs import labelled_images_of, sequences_of, takes_images
 from quietformer.data.splits import split_indices, split_sequences
@@ -19,6 +20,7 @@ from quietformer.data.text_sequences import text_batches
 from quietformer.data.token_labels import mask_tokens
 from quietformer.data.tokenizers import padding_of
 from quietformer.errors import QuietformerError
+from quietformer.results.data import DataInfo
 
 CHOICES = 4
 """How many times the calibration data there is to choose from, so that seeds give different batches."""
@@ -31,43 +33,35 @@ class CalibrationData:
     evaluation: list[Batch]
     calibration: Callable[[int], list[Batch]]
     tokenizer: Any
-    described: dict[str, Any]
+    info: DataInfo
 
 
 def calibration_data(
-    model: PreTrainedModel,
-    source: str,
-    task: str,
-    *,
-    texts: Path | None = None,
-    eval_texts: Path | None = None,
-    dataset: str = "",
-    images: Path | None = None,
-    batches: int = 16,
-    batch_size: int = 8,
-    evaluation: int = 64,
-    length: int | None = None,
+    model: PreTrainedModel, source: str, task: MeasuredTask, options: CalibrationOptions = CalibrationOptions()
 ) -> CalibrationData:
     """Read everything once; where there is less than asked for, both parts shrink alike."""
-    wanted = batches * batch_size
-    pool_size = CHOICES * wanted + (0 if eval_texts else evaluation)
-    if takes_images(model, texts, dataset, images):
-        return _images(model, images, wanted, evaluation, batch_size, pool_size)
-    pool, tokenizer, described = sequences_of(model, source, texts, dataset, pool_size, length, 0)
+    wanted = options.calibration * options.batch_size
+    pool_size = CHOICES * wanted + (0 if options.eval_texts else options.sequences)
+    if takes_images(model, options):
+        return _images(model, options, wanted, pool_size)
+    pool, tokenizer, info = sequences_of(model, source, options, pool_size)
     types = wants_token_types(model, tokenizer)
     embeddings: Any = model.get_input_embeddings()
-    if eval_texts is not None:
-        asked, _, other = sequences_of(model, source, eval_texts, "", evaluation, described["length"], 0)
-        described |= {"evaluation_source": other["source"]}
+    if options.eval_texts is not None:
+        other = options.model_copy(update={"texts": options.eval_texts, "dataset": "", "length": info.length})
+        asked, _, evaluated = sequences_of(model, source, other, options.sequences)
+        info = info.adding(evaluation_source=evaluated.source)
         wanted, held_out = min(wanted, len(pool)), 0
     else:
-        wanted, held_out = _shrink(len(pool), wanted, evaluation)
+        wanted, held_out = _shrink(len(pool), wanted, options.sequences)
         asked = split_sequences(pool, calibration=wanted, evaluation=held_out)[1]
-    described |= {"calibration_sequences": wanted, "evaluation_sequences": len(asked), "batch_size": batch_size}
-    described |= {"to_choose_from": len(pool) - held_out}
+    info = info.adding(
+        calibration_sequences=wanted, evaluation_sequences=len(asked), batch_size=options.batch_size,
+        to_choose_from=len(pool) - held_out,
+    )  # fmt: skip
 
     def batched(sequences: list[list[int]], seed: int) -> list[Batch]:
-        made = list(text_batches(sequences, pad=padding_of(tokenizer), batch_size=batch_size))
+        made = list(text_batches(sequences, pad=padding_of(tokenizer), batch_size=options.batch_size))
         if types:
             made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
         if task != "masked":
@@ -80,25 +74,23 @@ def calibration_data(
     def calibration(seed: int) -> list[Batch]:
         return batched(split_sequences(pool, calibration=wanted, evaluation=held_out, seed=seed)[0], seed + 1)
 
-    return CalibrationData(batched(asked, 0), calibration, tokenizer, described)
+    return CalibrationData(batched(asked, 0), calibration, tokenizer, info)
 
 
-def _images(
-    model: PreTrainedModel, images: Path | None, wanted: int, evaluation: int, batch_size: int, pool_size: int
-) -> CalibrationData:
-    pixels, labels, described = labelled_images_of(model, images, pool_size)
-    wanted, held_out = _shrink(len(pixels), wanted, evaluation)
+def _images(model: PreTrainedModel, options: CalibrationOptions, wanted: int, pool_size: int) -> CalibrationData:
+    pixels, labels, info = labelled_images_of(model, options.images, pool_size)
+    wanted, held_out = _shrink(len(pixels), wanted, options.sequences)
 
     def batched(indices: list[int]) -> list[Batch]:
         chosen = None if labels is None else labels[indices]
-        return list(image_batches(pixels[indices], batch_size=batch_size, labels=chosen))
+        return list(image_batches(pixels[indices], batch_size=options.batch_size, labels=chosen))
 
     def calibration(seed: int) -> list[Batch]:
         return batched(split_indices(len(pixels), calibration=wanted, evaluation=held_out, seed=seed)[0])
 
     asked = split_indices(len(pixels), calibration=wanted, evaluation=held_out)[1]
-    described |= {"calibration_sequences": wanted, "evaluation_sequences": held_out, "batch_size": batch_size}
-    return CalibrationData(batched(asked), calibration, None, described)
+    info = info.adding(calibration_sequences=wanted, evaluation_sequences=held_out, batch_size=options.batch_size)
+    return CalibrationData(batched(asked), calibration, None, info)
 
 
 def _shrink(total: int, calibration: int, evaluation: int) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def measuring_data(
         calibration_sequences=min(CALIBRATED, len(rows)),
     )
     batched = _batched(recipe, data, model)
-    return CalibrationData(batched(asked), drawn_by_seed(rows, batched), data.tokenizer, info.model_dump())
+    return CalibrationData(batched(asked), drawn_by_seed(rows, batched), data.tokenizer, info)
 
 
 def _batched(recipe: Recipe, data: TrainingData, model: PreTrainedModel) -> Callable[[list[Row]], list[Batch]]:
@@ -152,4 +152,4 @@ def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences
         return example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=labelled)
 
     info = found.info.adding(evaluation_sequences=len(asked), calibration_sequences=min(CALIBRATED, len(source)))
-    return CalibrationData(batched(asked), drawn_by_seed(source, batched), found.tokenizer, info.model_dump())
+    return CalibrationData(batched(asked), drawn_by_seed(source, batched), found.tokenizer, info)

@@ -1,61 +1,77 @@
-"""From the options --texts, --dataset, --images, --sequences and --length to what a model takes."""
+"""From the options about data to the batches a model takes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from quietformer.architectures.forward import Batch
+from quietformer.config.options.data import DataOptions
+from quietformer.config.options.verbs import InspectOptions
+from quietformer.data.images import digit_images, folder_images, image_batches, labelled_folder_images
+from quietformer.data.text_sequences import dataset_texts, read_texts, text_batches, token_sequences
 from quietformer.data.tokenizers import padding_of, tokenizer_of
 from quietformer.errors import QuietformerError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel
+from quietformer.results.data import DataInfo
 
 DEFAULT_LENGTH = 128
+BUILT_IN_TEXT = "built-in text (documentation of installed packages)"
 
 
-def batches_of(
-    model: PreTrainedModel, source: str, texts: Path | None, dataset: str, images: Path | None,
-    count: int, length: int | None, batch_size: int, seed: int,
-) -> tuple[list[Any], Any, dict[str, Any]]:  # fmt: skip
-    """Batches, the tokenizer (None for images) and what to say of the data."""
-    from quietformer.data.images import digit_images, folder_images, image_batches
-    from quietformer.data.text_sequences import text_batches
+@dataclass(frozen=True)
+class ModelInputs:
+    """Batches for a model, the tokenizer that made them (None for images), and which data it is."""
 
-    if takes_images(model, texts, dataset, images):
+    batches: list[Batch]
+    tokenizer: Any
+    info: DataInfo
+
+
+def batches_of(model: PreTrainedModel, source: str, options: InspectOptions) -> ModelInputs:
+    """As many sequences or images as the options ask for."""
+    if takes_images(model, options):
         size, channels = image_size(model)
-        if images is None:
+        count = options.sequences
+        if options.images is None:
             pixels, _ = digit_images(count=count, size=size, channels=channels)
         else:
-            pixels = folder_images(images, count=count, size=size, channels=channels)
-        return list(image_batches(pixels, batch_size=batch_size)), None, {"source": images_name(images)}
-    found, tokenizer, data = sequences_of(model, source, texts, dataset, count, length, seed)
-    return list(text_batches(found, pad=padding_of(tokenizer), batch_size=batch_size)), tokenizer, data
+            pixels = folder_images(options.images, count=count, size=size, channels=channels)
+        batches = list(image_batches(pixels, batch_size=options.batch_size))
+        return ModelInputs(batches, None, DataInfo(source=images_name(options.images)))
+    found, tokenizer, info = sequences_of(model, source, options, options.sequences, options.seed)
+    batches = list(text_batches(found, pad=padding_of(tokenizer), batch_size=options.batch_size))
+    return ModelInputs(batches, tokenizer, info)
 
 
-def takes_images(model: PreTrainedModel, texts: Path | None, dataset: str, images: Path | None) -> bool:
+def takes_images(model: PreTrainedModel, options: DataOptions) -> bool:
     """Whether the model takes images rather than text; an option for the other kind is refused."""
     if model.main_input_name == "pixel_values":
-        if texts is not None or dataset:
+        if options.texts is not None or options.dataset:
             raise QuietformerError(f"{type(model).__name__} takes images; give --images DIR")
         return True
-    if images is not None:
+    if options.images is not None:
         raise QuietformerError(f"{type(model).__name__} takes text; give --texts FILE")
     return False
 
 
 def sequences_of(
-    model: PreTrainedModel, source: str, texts: Path | None, dataset: str, count: int, length: int | None, seed: int
-) -> tuple[list[list[int]], Any, dict[str, Any]]:
-    """Token sequences that fit the model, their tokenizer and what to say of the data."""
-    from quietformer.data.text_sequences import dataset_texts, read_texts, token_sequences
-
+    model: PreTrainedModel, source: str, options: DataOptions, count: int, seed: int = 0
+) -> tuple[list[list[int]], Any, DataInfo]:
+    """Token sequences that fit the model, their tokenizer, and which data it is."""
     longest = positions_of(model)
-    length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH) if length is None else length
+    length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH) if options.length is None else options.length
     check_length(model, length)
     tokenizer = tokenizer_of(source)
-    chosen = read_texts(texts) if texts is not None else dataset_texts(dataset) if dataset else None
+    chosen: Iterable[str] | None = None
+    if options.texts is not None:
+        chosen = read_texts(options.texts)
+    elif options.dataset:
+        chosen = dataset_texts(options.dataset)
     found = token_sequences(chosen, tokenizer, count=count, length=length, seed=seed)
     embeddings: Any = model.get_input_embeddings()
     vocabulary = embeddings.weight.shape[0]
@@ -63,14 +79,12 @@ def sequences_of(
         raise QuietformerError(
             f"the tokenizer gives ids past the model's vocabulary of {vocabulary}; they do not belong together"
         )
-    described = str(texts) if texts is not None else dataset or "built-in prose (documentation of installed packages)"
-    return found, tokenizer, {"source": described, "length": length, "seed": seed}
+    name = str(options.texts) if options.texts is not None else options.dataset or BUILT_IN_TEXT
+    return found, tokenizer, DataInfo(source=name, length=length, seed=seed)
 
 
 def positions_of(model: PreTrainedModel) -> int | None:
     """The longest sequence the model has positions for, if that is limited."""
-    from torch import nn
-
     # RoBERTa and its kin count positions from after the padding token.
     limits = [
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
@@ -91,10 +105,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 def labelled_images_of(
     model: PreTrainedModel, images: Path | None, count: int
-) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
-    """Pixels, labels where class folders or the digits give them, and what to say of the data."""
-    from quietformer.data.images import digit_images, labelled_folder_images
-
+) -> tuple[Tensor, Tensor | None, DataInfo]:
+    """Pixels, labels where class folders or the digits give them, and which data it is."""
     size, channels = image_size(model)
     labels: Tensor | None
     if images is None:
@@ -103,7 +115,7 @@ def labelled_images_of(
     else:
         label2id = getattr(model.config, "label2id", None)
         pixels, labels = labelled_folder_images(images, count=count, size=size, channels=channels, label2id=label2id)
-    return pixels, labels, {"source": images_name(images), "labelled": labels is not None}
+    return pixels, labels, DataInfo(source=images_name(images), labelled=labels is not None)
 
 
 def _sorts_digits(model: PreTrainedModel) -> bool:

@@ -24,23 +24,28 @@ from transformers import PreTrainedModel
 from quietformer.analysis.evaluate import Reference, Run, evaluate
 from quietformer.architectures.forward import Batch
 from quietformer.config.quantization import QuantSpec
+from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment.onnx_export import LARGE
 from quietformer.deployment.onnx_graph import floating_graph
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.torch_program import marked_program, output_name
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import check_place
+from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import calibrate_, dequantize_, quantize_, set_mode_
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.published_sites import published_sites
+from quietformer.results.export import BaselineRow
 from quietformer.transforms.smoothquant import migrate_
 
 STATIC, STATIC_CHANNELS, DYNAMIC = "onnxruntime static", "onnxruntime static, per channel", "onnxruntime dynamic"
 
-SMOOTH, PUBLISHED = "SmoothQuant-style, every site", "SmoothQuant-style, as published"
+SMOOTH, PUBLISHED = "SmoothQuant-style, every tensor", "SmoothQuant-style, as published"
+ALPHA = 0.5
+"""How much of the outliers SmoothQuant migrates into weights, as it was published."""
 
 _EVERYTHING = (
-    "weights and all that its products, sums, norms and lookups read and give, by the smallest and largest value"
+    "weights and all that its products, adds, norms and lookups read and give, by the smallest and largest value"
 )
 
 
@@ -77,27 +82,17 @@ def dynamic_onnxruntime(float_path: Path, out: Path) -> Path:
 
 
 def compare_baselines(
-    model: PreTrainedModel,
-    calibration_batches: Iterable[Batch],
-    evaluation_batches: Iterable[Batch],
-    task: str,
-    reference: Reference,
-    spec: QuantSpec,
-    *,
-    float_path: Path | None = None,
-    alpha: float = 0.5,
-    tell: Callable[[str], None] = lambda what: None,
-) -> list[dict[str, Any]]:
+    model: PreTrainedModel, data: CalibrationData, reference: Reference, spec: QuantSpec, progress: Progress = SILENT
+) -> list[BaselineRow]:
     """A row for each baseline, whether it works or not; the model, quantized or not, is left as it is.
 
-    The graph in `float_path` is the model in floating point; without it one is exported. Of the spec the bits, estimators
-    and channels are used; its rules are the user's own remedy, and no part of a baseline.
+    Of the spec the bits, estimators and channels are used; its rules are the user's own remedy, and no part of a baseline.
     """
-    calibration, table = list(calibration_batches), _Table(list(evaluation_batches), task, reference, tell)
+    calibration, table = data.calibration(0), _Table(data.evaluation, reference, progress)
     plain = QuantSpec(**(dict(spec) | {"rules": ()}))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        graph = functools.cache(lambda: float_path or _write_float(model, calibration, folder / "float.onnx"))
+        graph = functools.cache(lambda: _write_fp32(model, calibration, folder / "fp32.onnx"))
 
         def static(per_channel: bool) -> _Made:
             make = functools.partial(static_onnxruntime, graph(), folder / "static.onnx", calibration)
@@ -111,19 +106,19 @@ def compare_baselines(
         table.add(
             DYNAMIC,
             "8 bits for weights of projections and embeddings, and for what projections read, by its range in each call; the "
-            "rest in floating point",
+            "rest in fp32",
             dynamic,
         )
-    migrated = functools.cache(lambda: _migrated(model, calibration, plain, alpha))
+    migrated = functools.cache(lambda: _migrated(model, calibration, plain, ALPHA))
     table.add(
         SMOOTH,
-        f"{spec.label} at every site that Quietformer quantizes, outliers migrated into weights with alpha {alpha:g}; simulated",
+        f"{spec.label} at every tensor that Quietformer quantizes, outliers migrated with alpha {ALPHA:g}; simulated",
         migrated,
     )
     table.add(
         PUBLISHED,
         f"{spec.label} for weights and inputs of projections and for inputs of attention's two products, migrated with alpha "
-        f"{alpha:g}; norms, sums and activation functions in floating point; simulated",
+        f"{ALPHA:g}; norms, residual adds and activation functions in fp32; simulated",
         lambda: _as_published_(migrated(), calibration[0]),
     )
     return table.rows
@@ -143,20 +138,18 @@ class _Table:
     """Rows that do not stop each other."""
 
     batches: list[Batch]
-    task: str
     reference: Reference
-    tell: Callable[[str], None]
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    progress: Progress
+    rows: list[BaselineRow] = field(default_factory=list)
 
     def add(self, name: str, what: str, make: Callable[[], _Made]) -> None:
-        self.tell(name)
-        row: dict[str, Any] = {"name": name, "figures": None, "bytes": None, "what": what, "seconds": None}
+        self.progress.step(name)
         try:
             made = make()
-            evaluation = evaluate(made.model, self.batches, self.task, self.reference)
-            row |= {"figures": evaluation.to_dict()["figures"], "bytes": made.bytes, "seconds": made.seconds}
+            found = evaluate(made.model, self.batches, self.reference.task, self.reference)
+            row = BaselineRow(name=name, what=what, metrics=found.metrics, bytes=made.bytes, seconds=made.seconds)
         except Exception as error:  # whatever it is, the other baselines are still worth having
-            row["error"] = _line(name, error)
+            row = BaselineRow(name=name, what=what, error=_line(name, error))
         self.rows.append(row)
 
 
@@ -171,7 +164,7 @@ class _Reader:
         return next(self.feeds, None)
 
 
-def _write_float(model: PreTrainedModel, batches: list[Batch], path: Path) -> Path:
+def _write_fp32(model: PreTrainedModel, batches: list[Batch], path: Path) -> Path:
     if not batches:
         raise QuietformerError("there are no batches to calibrate on; give some text or images")
     first = {name: tensor for name, tensor in batches[0].items() if name != "labels"}
@@ -210,7 +203,7 @@ def _as_published_(made: _Made, example: Batch) -> _Made:
 def _tool(name: str, float_path: Path, out: Path) -> Iterator[tuple[Path, Path, bool]]:
     """Where onnxruntime finds its input prepared and writes to; moved to `out` when all went well."""
     if not float_path.is_file():
-        raise QuietformerError(f"{name}: there is no floating point graph {float_path}; export one first")
+        raise QuietformerError(f"{name}: there is no fp32 graph {float_path}; export one first")
     check_place(out)
     large = _bytes(float_path) > LARGE
     with tempfile.TemporaryDirectory() as folder, _silent():
@@ -219,7 +212,7 @@ def _tool(name: str, float_path: Path, out: Path) -> Iterator[tuple[Path, Path, 
         try:
             from onnxruntime.quantization.shape_inference import quant_pre_process
 
-            # Without it weights that the graph transposes first would stay in floating point. Shapes by symbols fail on
+            # Without it weights that the graph transposes first would stay in fp32. Shapes by symbols fail on
             # graphs whose length is free, and onnx's own inference suffices.
             quant_pre_process(
                 str(float_path), str(prepared), skip_symbolic_shape=True, save_as_external_data=large,

@@ -1,7 +1,7 @@
 """Uniform affine quantization, the paper's equation (1): clip(round(x / s) + z, 0, 2^b - 1), as pure functions.
 
-One convention for everything: integers are unsigned and the zero point is an integer among them. A symmetric grid is the
-one whose zero point is 2^(b-1), so signed storage is the same integers less 2^(b-1).
+One convention everywhere: integers are unsigned, and the zero point is one of them. A symmetric grid has the zero point
+2^(b-1), so signed storage holds the same integers minus 2^(b-1).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def levels(bits: int) -> int:
 def qparams(lo: Tensor, hi: Tensor, *, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
     """Scale (float32) and zero point (int32) of the grid that covers [lo, hi] and zero.
 
-    Computed in float64, so that the ends of the range are hit as well as float32 can say.
+    Computed in float64, so that the ends of the range are as exact as float32 allows.
     """
     lo, hi = lo.double().clamp(max=0.0), hi.double().clamp(min=0.0)
     if symmetric:
@@ -39,12 +39,12 @@ def qparams(lo: Tensor, hi: Tensor, *, bits: int, symmetric: bool) -> tuple[Tens
 
 
 def _usable(scale: Tensor) -> Tensor:
-    """A range without width holds only zero, which any scale represents."""
+    """The scale, or 1 for an empty range: it holds only zero, which every scale represents."""
     return torch.where(scale > 0, scale.clamp(min=SMALLEST_SCALE), torch.ones_like(scale))
 
 
 def quantize(x: Tensor, scale: Tensor, zero_point: Tensor, *, bits: int, axis: int | None = None) -> Tensor:
-    """The integers, as int32; ties to even, division rather than multiplication by 1/s, as onnxruntime does."""
+    """The integers, as int32; ties to even, and division instead of multiplication by 1/s, as in ONNX Runtime."""
     scale, zero_point = along(scale, x.dim(), axis), along(zero_point, x.dim(), axis)
     return (torch.round(x.float() / scale) + zero_point).clamp(0, levels(bits)).to(torch.int32)
 
@@ -55,7 +55,7 @@ def dequantize(q: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | None
 
 
 def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, *, bits: int, axis: int | None = None) -> Tensor:
-    """What is left of x after quantizing and back, in x's dtype; gradients pass straight through inside the range."""
+    """x quantized and dequantized, in x's dtype; gradients pass straight through inside the range."""
     scale = along(scale, x.dim(), axis)
     zero_point = along(zero_point, x.dim(), axis)
     low, high = -zero_point.float(), levels(bits) - zero_point.float()
@@ -68,7 +68,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        # The zero point is an integer below 2^16, so float32 adds and subtracts it exactly: nothing changes by leaving it out.
+        # float32 would add and subtract the zero point, an integer below 2^16, exactly, so leaving it out changes nothing.
         steps = torch.div(x.float(), scale).round_()
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward((steps >= low) & (steps <= high))
@@ -81,7 +81,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def along(parameter: Tensor, dimensions: int, axis: int | None) -> Tensor:
-    """A parameter a channel, shaped to broadcast over a tensor of so many dimensions."""
+    """One parameter per channel, shaped to broadcast over a tensor of this many dimensions."""
     if axis is None:
         return parameter
     shape = [1] * dimensions

@@ -1,9 +1,9 @@
-"""`quantize_` and `calibrate_`: from a spec and some batches to a model on its grids."""
+"""`quantize_` and `calibrate_`: put quantizers into a model, and find their ranges from some batches."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import torch
@@ -17,17 +17,16 @@ from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import EstimatorSpec, QuantizedSpec, QuantSpec
 from quietformer.config.recorded_changes import changes_of
 from quietformer.errors import QuietformerError
+from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import place_, quantizers, remove_quantizers_, weight_of, write_sites_
 from quietformer.quant.placement import QuantPlan, make_plan
 from quietformer.quant.quantizer import Quantizer
 
-AGAIN = (
-    "export it as it is, start from the model it was made of, or take the quantizers out with quietformer.dequantize_"
-)
+AGAIN = "export it as it is, start from the unquantized model, or remove the quantizers with quietformer.dequantize_"
 
 
 def plan_quantization(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
-    """What `quantize_` would do, from one forward pass on the example; the model is left as it was."""
+    """The plan that `quantize_` would follow, from one forward pass on the example; the model is left unchanged."""
     _check(model)
     if changes_of(model).quantized is not None:
         raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
@@ -36,7 +35,10 @@ def plan_quantization(model: PreTrainedModel, spec: QuantSpec, example: Batch) -
 
 
 def quantize_(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
-    """Put quantizers into the model, to be calibrated; a model without a core gets the vanilla one, which has the taps."""
+    """Put quantizers into the model, in place, to be calibrated next.
+
+    A model without a Quietformer attention core gets one with plain softmax, since the quantizers need its taps.
+    """
     _check(model)
     if changes_of(model).quantized is not None:
         raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
@@ -55,16 +57,14 @@ def quantize_(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantP
 
 
 def dequantize_(model: PreTrainedModel) -> None:
-    """Take the quantizers out; the attention core stays."""
+    """Remove the quantizers; the attention core stays."""
     if not quantizers(model):
         raise QuietformerError(f"{type(model).__name__} is not quantized")
     remove_quantizers_(model)
 
 
-def calibrate_(
-    model: PreTrainedModel, batches: Iterable[Batch], *, progress: Callable[[int], None] = lambda done: None
-) -> None:
-    """Find every range: weights from themselves, activations from what the batches make of them in floating point.
+def calibrate_(model: PreTrainedModel, batches: Iterable[Batch], *, progress: Progress = SILENT) -> None:
+    """Find every range: of weights from the weights, of activations from running the batches in full precision.
 
     After an error the model is as it was before, calibrated or not.
     """
@@ -96,22 +96,22 @@ def _observe(
     spec: QuantSpec,
     placed: dict[str, Quantizer],
     batches: Iterable[Batch],
-    progress: Callable[[int], None],
+    progress: Progress,
 ) -> None:
     for quantizer in placed.values():
         chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
         grid = quantizer.grid
         quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=grid.axis)
         quantizer.mode = "pass" if _is_weight(quantizer.site) else "observe"
-    done = 0
+    done, total = 0, len(batches) if isinstance(batches, Sized) else 0
     for done, batch in enumerate(batches, start=1):
         for quantizer in placed.values():
             assert quantizer.estimator is not None
             quantizer.estimator.begin_batch()
         run(model, batch)
-        progress(done)
+        progress.step("calibrating", done, total)
     if not done:
-        raise QuietformerError("there are no batches to calibrate on; give some text or images")
+        raise QuietformerError("there are no batches to calibrate on; pass some text or images")
     for site, quantizer in placed.items():
         if _is_weight(site):
             quantizer._observe(weight_of(model, site))
@@ -120,7 +120,7 @@ def _observe(
 def use_estimators_(
     model: PreTrainedModel, *, weights: EstimatorSpec | None = None, activations: EstimatorSpec | None = None
 ) -> None:
-    """Have the next calibration find ranges in another way; the sites stay."""
+    """Use other range estimators in the next calibration; the quantized tensors stay the same."""
     quantized = changes_of(model).quantized
     if quantized is None:
         raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
@@ -129,7 +129,7 @@ def use_estimators_(
 
 
 def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -> None:
-    """Let the quantizers of these sites (all, if none are named) quantize or let pass."""
+    """Set the mode of the quantizers of these tensors; of all, if none are named."""
     wanted = None if sites is None else set(sites)
     for site, quantizer in quantizers(model).items():
         if wanted is None or site in wanted:
@@ -138,7 +138,7 @@ def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -
 
 @contextlib.contextmanager
 def floating_point(model: nn.Module) -> Iterator[None]:
-    """The model without its quantizers for a while."""
+    """Run the model in full precision inside the context: its quantizers pass tensors unchanged."""
     before = {site: quantizer.mode for site, quantizer in quantizers(model).items()}
     set_mode_(model, "pass")
     try:
@@ -154,7 +154,7 @@ def _is_weight(site: str) -> bool:
 
 def _plan(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
     sizes = {len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else None for tensor in example.values()}
-    # Every tensor of the pass is kept until its end; two sequences show as much as many.
+    # The trace keeps every tensor of the pass in memory; two sequences show as much as many.
     few = {name: tensor[:2] for name, tensor in example.items()} if len(sizes) == 1 and None not in sizes else example
     with in_eval_mode(model):
         return make_plan(model, trace(model, lambda: run(model, few)), spec)

@@ -1,4 +1,4 @@
-"""Counts by the leading bits of a float32: bins of one relative width, mergeable, without knowing the range beforehand."""
+"""Histograms by the leading bits of float32 values: bins of equal relative width, mergeable, with no range given in advance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 COARSE_BITS = 6
-"""Mantissa bits that `histogram` keeps unless told: bins 1/64 of the value wide."""
+"""Mantissa bits that `histogram` keeps by default: bins 1/64 of the value wide."""
 
 COARSE_BINS = 2 << (8 + COARSE_BITS)
 
@@ -16,13 +16,13 @@ FINE_BITS = 8
 """Mantissa bits that `Histogram` keeps: bins 1/256 = 0.39 % of the value wide."""
 
 OCTAVES = 24
-"""How far below the largest magnitude `Histogram` tells values from zero: float32 cannot add what is smaller."""
+"""Octaves below the largest magnitude that `Histogram` separates from zero; smaller values vanish in float32 sums."""
 
-CHUNK = 1 << 20  # values whose codes are made at once, so that they stay in the cache
+CHUNK = 1 << 20  # number of values processed at once, so that they stay in the cache
 
 
 def histogram(x: Tensor, mantissa_bits: int = COARSE_BITS) -> Tensor:
-    """Counts by leading bits: adding two histograms is the histogram of both data.
+    """Counts by leading bits; the sum of two histograms is the histogram of both data sets.
 
     The first half counts the negative values and the second the others, each from the smallest magnitude on.
     """
@@ -44,7 +44,7 @@ def magnitudes(first: int, last: int, mantissa_bits: int) -> Tensor:
 
 
 def value_at_rank(low: Tensor, high: Tensor, counts: Tensor, rank: int) -> float:
-    """The value of that rank (from 0) as bins in ascending order tell it, spread evenly over its bin."""
+    """The value of that rank (from 0), from bins in ascending order, with values spread evenly over their bin."""
     upto = counts.cumsum(0)
     index = int(torch.searchsorted(upto, torch.tensor(rank), right=True))
     inside = (rank - int(upto[index] - counts[index]) + 0.5) / int(counts[index])
@@ -52,7 +52,7 @@ def value_at_rank(low: Tensor, high: Tensor, counts: Tensor, rank: int) -> float
 
 
 def histogram_quantile(counts: Tensor, q: float) -> float:
-    """The value below which a share q lies, to the width of a bin."""
+    """The q-quantile, accurate to the width of a bin."""
     half = len(counts) // 2
     edges = magnitudes(0, half, half.bit_length() - 9)
     low, high = torch.cat([-edges[1:].flip(0), edges[:-1]]), torch.cat([-edges[:-1].flip(0), edges[1:]])
@@ -61,9 +61,9 @@ def histogram_quantile(counts: Tensor, q: float) -> float:
 
 
 class Histogram:
-    """A fine histogram of everything seen, down to 2^-24 of its largest magnitude, in a fixed 100 KB.
+    """A fine histogram of all values seen, down to 2^-24 of the largest magnitude, in a fixed 100 KB.
 
-    Bins nest, so it is the same whatever the order and the pieces in which the data came.
+    Bins nest, so the result does not depend on the order of the data or on how it is split.
     """
 
     span = OCTAVES << FINE_BITS
@@ -84,7 +84,7 @@ class Histogram:
         return magnitudes(self.top - self.span, self.top, FINE_BITS)
 
     def add_(self, x: Tensor, minimum: float, maximum: float) -> None:
-        """Take values in, whose extremes the caller knows."""
+        """Add values, whose extremes the caller knows."""
         counts = histogram(x, FINE_BITS).view(2, -1).cpu()
         self._raise_(_code(max(-minimum, maximum)) + 1)
         window = counts[:, self.top - self.span : self.top]
@@ -93,7 +93,7 @@ class Histogram:
         self._widen_(minimum, maximum)
 
     def merge_(self, other: Histogram) -> None:
-        """Take in what another has seen."""
+        """Add everything that another histogram has counted."""
         self._raise_(other.top)
         lower = min(self.top - other.top, self.span)
         self.counts[:, : self.span - lower] += other.counts[:, lower:]
@@ -101,7 +101,7 @@ class Histogram:
         self._widen_(other.minimum, other.maximum)
 
     def quantile(self, q: float) -> float:
-        """As numpy's percentile counts ranks, each value to the width of its bin."""
+        """The q-quantile by numpy's definition, each value accurate to the width of its bin."""
         edges, zero = self.edges, torch.zeros(1, dtype=torch.float64)
         low = torch.cat([-edges[1:].flip(0), zero, edges[:-1]]).clamp(self.minimum, self.maximum)
         high = torch.cat([-edges[:-1].flip(0), zero, edges[1:]]).clamp(self.minimum, self.maximum)
@@ -113,7 +113,7 @@ class Histogram:
         return lower + (upper - lower) * (rank - below)
 
     def _raise_(self, top: int) -> None:
-        """Move the window of magnitudes up; what falls below it is too small to tell from zero."""
+        """Move the window of magnitudes up; values that fall below it count as zero."""
         if (lost := min(top - self.top, self.span)) > 0:
             self.near_zero += int(self.counts[:, :lost].sum())
             self.counts = torch.cat([self.counts[:, lost:], torch.zeros_like(self.counts[:, :lost])], dim=1)

@@ -1,8 +1,8 @@
-"""Putting quantizers into a model at named sites, and taking them out again.
+"""Puts quantizers into a model at named tensors, and removes them.
 
-Each lives near the module that owns its tensor, in a child called `quant`, or takes the place of a tap of the attention
-core; so a state dict carries them and parts of a model keep theirs. The model's own code is not touched: hooks exchange
-weights, inputs and outputs, and sums that a module makes with a bare `+` are caught by a function mode while it runs.
+A quantizer is stored near the module that owns its tensor, in a child called `quant`, or replaces a tap of the attention core.
+So state dicts include quantizers, and parts of a model keep theirs. The model's own code stays unchanged: hooks replace
+weights, inputs and outputs, and a function mode catches residual adds that a module computes with a bare `+`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.quant.quantizer import Grid, Quantizer
 
 HOLDER = "quant"
-"""The child that holds quantizers: those of a module's own sums, and those of the modules right below it.
+"""The child module that holds quantizers: those of a module's own adds and products, and those of its direct children.
 
-Not in a projection itself: on disk transformers fuses the projections of some families (q, k and v into one), and with
-them whatever lies below.
+Not inside a projection itself: when transformers saves some families, it fuses projections (q, k and v into one) together with
+their children.
 """
 
 SEAT = "_quietformer_seat"
@@ -45,18 +45,18 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 class Holder(nn.ModuleDict):
-    """Quantizers, as part of the model's state."""
+    """Holds quantizers as part of the model's state."""
 
 
 class Seat:
-    """The quantizers that work on one module, for its hooks to find; they live in a holder."""
+    """The quantizers of one module, for its hooks to find; a holder stores them."""
 
     def __init__(self) -> None:
         self.quantizers: dict[str, Quantizer] = {}
-        self.cached: tuple[object, Tensor] | None = None  # the weight on its grid, and what it was made from
+        self.cached: tuple[object, Tensor] | None = None  # the quantized weight, and a key of what it was computed from
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"quantizers": self.quantizers, "cached": None}  # a copy makes its own
+        return {"quantizers": self.quantizers, "cached": None}  # a copy computes its own
 
     @property
     def has_functions(self) -> bool:
@@ -64,7 +64,7 @@ class Seat:
 
 
 def place_(model: PreTrainedModel, quantized: QuantizedSpec) -> None:
-    """Put a quantizer at every site, uncalibrated; all or nothing."""
+    """Put an uncalibrated quantizer at every tensor named; after an error none of them stays."""
     try:
         for name, code in quantized.sites.items():
             _place_one_(model, name, Grid.parse(code))
@@ -80,7 +80,7 @@ def place_(model: PreTrainedModel, quantized: QuantizedSpec) -> None:
 
 
 def _called_below(module: nn.Module) -> Iterator[nn.Module]:
-    """The children a module calls: lists of modules are not called, their members are."""
+    """The children a module calls: not lists of modules, but their members."""
     for child in module.children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
             yield from _called_below(child)
@@ -89,7 +89,7 @@ def _called_below(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def remove_quantizers_(model: nn.Module) -> None:
-    """Take every quantizer out."""
+    """Remove every quantizer."""
     for module in list(model.modules()):
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if hook in _OUR_HOOKS]:
@@ -111,19 +111,19 @@ def remove_quantizers_(model: nn.Module) -> None:
 
 
 def quantizers(model: nn.Module) -> dict[str, Quantizer]:
-    """Every quantizer of the model by the name of its site."""
+    """Every quantizer of the model by the name of its tensor."""
     return {module.site: module for module in model.modules() if isinstance(module, Quantizer)}
 
 
 def weight_of(model: nn.Module, site: str) -> Tensor:
-    """The parameter a weight's quantizer works on."""
+    """The parameter that the quantizer of this weight reads."""
     weight = model.get_submodule(site.partition(":")[0])._parameters["weight"]
     assert weight is not None
     return weight
 
 
 def write_sites_(model: PreTrainedModel, quantized: QuantizedSpec) -> None:
-    """Each part with a config of its own carries the sites it holds, under the names they have there."""
+    """Record the quantized tensors in the config of each part that has its own, under the names they have in that part."""
     written: set[int] = set()
     for prefix, part in model.named_modules():
         if isinstance(part, PreTrainedModel) and id(part.config) not in written:
@@ -147,7 +147,9 @@ def _place_one_(model: PreTrainedModel, name: str, grid: Grid) -> None:
         if weight is None:
             raise CheckpointError(f"{owner!r} has no weight to quantize")
         if grid.axis is not None and grid.axis >= weight.dim():
-            raise CheckpointError(f"{name}: a weight of {weight.dim()} dimensions has no channels along {grid.axis}")
+            raise CheckpointError(
+                f"{name}: a weight of {weight.dim()} dimensions has no channels in dimension {grid.axis}"
+            )
         channels = None if grid.axis is None else weight.shape[grid.axis]
     like = next((tensor for tensor in (*module.parameters(), *model.parameters())), None)
     with torch.device("cpu" if like is None else like.device):
@@ -162,7 +164,9 @@ def _place_one_(model: PreTrainedModel, name: str, grid: Grid) -> None:
         holder = Holder().train(module.training)
         home.add_module(HOLDER, holder)
     elif not isinstance(holder, Holder):
-        raise QuietformerError(f"{owner!r} has a neighbour called {HOLDER!r}, where its quantizers would live")
+        raise QuietformerError(
+            f"{owner!r} has a sibling named {HOLDER!r}, the name under which its quantizers would be stored"
+        )
     holder[key] = quantizer
     if (seat := _seat(module)) is None:
         seat = module.__dict__[SEAT] = Seat()
@@ -172,19 +176,19 @@ def _place_one_(model: PreTrainedModel, name: str, grid: Grid) -> None:
 
 
 def _home(model: nn.Module, owner: str, what: str) -> tuple[nn.Module, str]:
-    """Where the quantizer lives, and under which name there."""
+    """The module that stores the quantizer, and its name there."""
     if what not in ENDS or not owner:
         return model.get_submodule(owner), what
     parts = owner.split(".")
     for above in range(len(parts) - 1, -1, -1):
         home = model.get_submodule(".".join(parts[:above]))
-        if not isinstance(home, CONTAINERS):  # which would count it among their members
+        if not isinstance(home, CONTAINERS):  # a container would count the holder among its members
             return home, _opaque("-".join((*parts[above:], what)))
     return model, _opaque("-".join((*parts, what)))
 
 
 def _opaque(name: str) -> str:
-    """A name that says nothing: transformers renames what looks like a projection on disk, wherever it stands."""
+    """A hash instead of a readable name: transformers renames keys that look like projections when it saves a model."""
     return "n" + hashlib.sha256(name.encode()).hexdigest()[:10]
 
 
@@ -192,13 +196,13 @@ def _seat(module: nn.Module) -> Seat | None:
     return module.__dict__.get(SEAT)
 
 
-# Hooks are plain functions that find their quantizers through the module, so a copied model keeps working.
+# Hooks are plain functions that find the quantizers through the module, so that copied models keep working.
 def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     seat = _seat(module)
     assert seat is not None
     _scopes.enter(module, sys._getframe(1), functions=seat.has_functions)
     if "weight" in seat.quantizers:
-        # An attribute of the instance hides the parameter of that name while the module runs; nothing is copied or renamed.
+        # While the module runs, an instance attribute hides the parameter of the same name; nothing is copied or renamed.
         module.__dict__["weight"] = _weight_on_grid(module, seat)
     if "input" in seat.quantizers and args:
         return (seat.quantizers["input"](args[0]), *args[1:]), kwargs
@@ -215,7 +219,7 @@ def _after(module: nn.Module, args: Any, output: Any) -> Any:
 
 
 def _hide_(child: nn.Module) -> None:
-    """What a child without quantizers computes is not the parent's."""
+    """Keep functions that a child without quantizers computes from being counted as its parent's."""
     child.register_forward_pre_hook(_before_child)
     child.register_forward_hook(_after_child, always_call=True)
 
@@ -235,7 +239,7 @@ def _weight_on_grid(module: nn.Module, seat: Seat) -> Tensor:
     weight, quantizer = module._parameters["weight"], seat.quantizers["weight"]
     assert weight is not None
     learning = weight.requires_grad and torch.is_grad_enabled()
-    inference = torch.is_inference_mode_enabled() or weight.is_inference()  # such tensors have no version to go by
+    inference = torch.is_inference_mode_enabled() or weight.is_inference()  # inference tensors have no version counter
     if quantizer.mode != "quantize" or torch.compiler.is_exporting() or learning or inference:
         made: Tensor = quantizer(weight)
         return made
@@ -250,25 +254,25 @@ def _weight_on_grid(module: nn.Module, seat: Seat) -> Tensor:
 
 
 def _sample(weight: Tensor) -> tuple[float, ...]:
-    """A few of its values: edits through `.data`, as merging an adapter makes, leave the version as it was."""
+    """A few of its values: changes through `.data`, such as merging an adapter, do not change the version counter."""
     flat = weight.detach().flatten()
     return tuple(flat[:: max(1, len(flat) // 64)][:64].tolist())
 
 
 @dataclass
 class _Scope:
-    """A call under way: of which module, from which frame, and how many sums it has made so far."""
+    """A running call: its module, its frame, and how many adds, products and activations it has computed so far."""
 
     module: nn.Module
     frame: FrameType
-    counts: Counter[str] | None  # None: nothing this module makes by functions is quantized
+    counts: Counter[str] | None  # None: no function result of this module is quantized
 
 
 class _Scopes(threading.local):
-    """The calls under way in this thread.
+    """The running calls of this thread.
 
-    torch calls the hooks after a module for errors but not for an interrupt, so an entry may outlive its call. Its frame
-    tells: once that is off the stack, the entry and what it left behind are cleared away.
+    torch calls the hooks after a module for errors but not for a KeyboardInterrupt, so an entry may outlive its call. Once its
+    frame is off the stack, the entry and the weight it replaced are cleared.
     """
 
     def __init__(self) -> None:
@@ -305,7 +309,7 @@ _scopes = _Scopes()
 
 
 class _QuantizeFunctions(TorchFunctionMode):
-    """Quantizes the sums, products and activations that the running module makes by functions."""
+    """Quantizes the adds, products and activations that the running module computes with functions."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -320,7 +324,7 @@ class _QuantizeFunctions(TorchFunctionMode):
         quantizer = None if seat is None else seat.quantizers.get(f"{name}_{index}")
         if quantizer is None:
             return output
-        # The quantizer's own arithmetic is not the module's.
+        # Do not count the functions that the quantizer itself calls.
         counts, scope.counts = scope.counts, None
         try:
             return quantizer(output)

@@ -1,10 +1,10 @@
-"""What is quantized, and what is left in floating point and why."""
+"""Which tensors are quantized, and which stay in full precision and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,6 +17,7 @@ from quietformer.attention.layers import CORE
 from quietformer.config.quantization import QuantRule, QuantSpec
 from quietformer.errors import QuietformerError
 from quietformer.quant.quantizer import Grid
+from quietformer.results.quantize import KeptTensor, PlanInfo, PlannedTensor
 
 FUSED = "read only by an activation function, quantized after it"
 
@@ -27,15 +28,15 @@ ALWAYS_TAPPED = ("query", "key", "value", "scores", "probabilities", "context")
 class Site:
     """One tensor with a quantizer."""
 
-    name: str  # the module that owns it and what of it: `encoder.layer.0.output.dense:weight`
-    short: str  # the same in words that every family shares: `0.ffn_output`; the name itself where there are none
+    name: str  # the owning module and the tensor: `encoder.layer.0.output.dense:weight`
+    short: str  # a name that all families share, such as `0.ffn_output`; the full name where there is none
     role: Literal["weight", "activation"]
     grid: Grid
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """One tensor that stays in floating point."""
+    """One tensor that stays in full precision."""
 
     name: str
     why: str
@@ -43,7 +44,7 @@ class LeftOut:
 
 @dataclass
 class QuantPlan:
-    """Every tensor of the model that was seen, quantized or not."""
+    """Every tensor seen in the traced forward pass, quantized or not."""
 
     spec: QuantSpec
     sites: list[Site] = field(default_factory=list)
@@ -52,16 +53,15 @@ class QuantPlan:
     def count(self, role: str) -> int:
         return sum(site.role == role for site in self.sites)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "spec": self.spec.to_dict(),
-            "weights": self.count("weight"),
-            "activations": self.count("activation"),
-            "sites": [
-                {"site": s.name, "short": s.short, "role": s.role, "grid": str(s.grid)} for s in self.sites
-            ],
-            "left": [{"site": item.name, "why": item.why} for item in self.left],
-        }  # fmt: skip
+    def info(self) -> PlanInfo:
+        """The plan as a part of a report."""
+        return PlanInfo(
+            spec=self.spec,
+            weights=self.count("weight"),
+            activations=self.count("activation"),
+            sites=[PlannedTensor(site=s.name, short=s.short, role=s.role, grid=str(s.grid)) for s in self.sites],
+            left=[KeptTensor(site=item.name, why=item.why) for item in self.left],
+        )
 
     def __str__(self) -> str:
         lines = [
@@ -70,20 +70,22 @@ class QuantPlan:
         reasons: dict[str, list[str]] = {}
         for item in self.left:
             if item.why == FUSED:
-                continue  # every runtime computes it together with what follows
+                continue  # every runtime fuses it with the next operation
             reasons.setdefault(item.why, []).append(item.name)
         for why, names in reasons.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            lines.append(f"left in floating point: {shown} ({why})")
+            lines.append(f"kept in full precision: {shown} ({why})")
         return "\n".join(lines)
 
 
 def make_plan(model: PreTrainedModel, seen: Trace, spec: QuantSpec) -> QuantPlan:
-    """Decide for every step of the trace; the same names whichever order modules are called in."""
+    """Decide for every step of the trace; names do not depend on the order in which modules are called."""
     return _Planner(model, seen, spec).plan
 
 
 class _Planner:
+    """Builds the plan; a rule of the user overrides every other decision."""
+
     def __init__(self, model: PreTrainedModel, seen: Trace, spec: QuantSpec) -> None:
         self.seen = seen
         self.spec = spec
@@ -99,10 +101,10 @@ class _Planner:
         self._tell_unused(model)
         if unused := [str(rule) for rule in spec.rules if rule not in self.used_rules]:
             raise QuietformerError(
-                f"rule {unused[0]!r} matches no site; 'quietformer quantize MODEL --plan' lists them"
+                f"rule {unused[0]!r} matches no tensor; 'quietformer quantize MODEL --plan' lists their names"
             )
         if not self.chosen:
-            raise QuietformerError(f"{type(model).__name__}: nothing is left to quantize under these rules")
+            raise QuietformerError(f"{type(model).__name__}: these rules leave no tensor to quantize")
         self.plan.sites = list(self.chosen.values())
         self.plan.left = [LeftOut(name, why) for name, why in self.refused.items() if name not in self.chosen]
 
@@ -124,37 +126,37 @@ class _Planner:
             if tap in ALWAYS_TAPPED or (tap == "gate" and self.spec.gate):
                 self._choose(f"{owner}:{tap}", "activation", step)
             elif tap == "gate":
-                self._refuse(f"{owner}:gate", "gates stay in floating point unless asked for")
+                self._refuse(f"{owner}:gate", "gates stay in full precision unless the spec says gate=True")
         elif step.kind not in MODULE_KINDS and step.computed and not step.shaping:
             self._decide_function(step)
 
     def _decide_function(self, step: Step) -> None:
         if isinstance(step.module, AttentionCore):
-            return  # its taps are between all that it does
+            return  # it has a tap at every stage
         if CORE in step.module._modules:  # type: ignore[union-attr]
             self._refuse(step.site, "between a projection and the attention core, whose taps quantize the result")
         elif step.masked:
-            self._refuse(step.site, "holds the lowest numbers of a mask")
+            self._refuse(step.site, "contains the minimum values of a mask")
         elif step.kind in COUNTED:
             self._choose(step.site, "activation", step)
         else:
-            self._refuse(step.site, "a function no rule quantizes")
+            self._refuse(step.site, "a function that is never quantized")
 
     def _decide_weight(self, step: Step) -> None:
         assert step.module is not None
         weight = step.module._parameters.get("weight")
         if weight is None and isinstance(getattr(step.module, "weight", None), Tensor):
-            self._refuse(f"{step.site}:weight", "no parameter, but computed (weight norm) or frozen (batch norm)")
+            self._refuse(f"{step.site}:weight", "not a parameter: computed (weight norm) or frozen (batch norm)")
         if weight is None or not weight.is_floating_point():
             return
         axis = None
         if self.spec.per_channel and weight.dim() > 1:
-            # Of an embedding the features: the rows it gives then carry one scale a feature, whatever the token.
+            # An embedding has one scale per feature, so that its output has the same scales for every token.
             axis = 1 if isinstance(step.module, (nn.Embedding, Conv1D)) else 0
         self._choose(f"{step.site}:weight", "weight", step, axis)
 
     def _cover_inputs(self) -> None:
-        """Every projection reads what is on a grid; where nothing upstream provides that, it gets a quantizer of its own."""
+        """Give a projection a quantizer for its input where no quantizer upstream puts that tensor on a grid."""
         for step in self.seen.steps:
             if step.kind != "projection" or not step.sources:
                 continue
@@ -170,7 +172,7 @@ class _Planner:
             name = f"{step.site.partition(f'.{CORE}.')[0]}:{tap}"
         elif step.kind in ("projection", "norm", "activation"):
             name = f"{step.site}:output"
-        # Left out by a rule: then that is what was asked for.
+        # Excluded by a rule of the user: respect it.
         return name in self.chosen or self.refused.get(name, "").startswith("rule ")
 
     def _choose(self, name: str, role: Literal["weight", "activation"], step: Step, axis: int | None = None) -> None:
@@ -180,10 +182,10 @@ class _Planner:
             self._refuse(name, "the head")
             return
         if role == "activation" and step.empty:
-            self._refuse(name, "nothing passed here on such input")
+            self._refuse(name, "no data reached this tensor in the traced pass")
             return
         if role == "activation" and step.several and name.endswith(":output"):
-            self._refuse(name, "the module gives several tensors")
+            self._refuse(name, "the module returns several tensors")
             return
         spec = self.spec
         bits = spec.weight_bits if role == "weight" else spec.activation_bits
@@ -205,7 +207,7 @@ class _Planner:
         called = {step.site for step in self.seen.steps}
         for name, module in model.named_modules():
             if isinstance(module, (*PROJECTIONS, nn.Embedding)) and name not in called and f".{CORE}." not in name:
-                self._refuse(f"{name}:weight", "not used on such input")
+                self._refuse(f"{name}:weight", "not used in the traced pass")
 
 
 def _matches(rule: QuantRule, name: str, short: str) -> bool:
@@ -222,7 +224,7 @@ def _tap(step: Step) -> str:
 
 
 def short_names(model: nn.Module, seen: Trace) -> dict[str, str]:
-    """`0.ffn_output` for each site that the layout of the model's blocks has a word for; `0.ffn_output.weight` its weight."""
+    """Short names such as `0.ffn_output` and `0.ffn_output.weight` for the tensors that every family has."""
     names = {id(module): name for name, module in model.named_modules()}
     words: dict[str, str] = {}  # module or function -> word
     shorts: dict[str, str] = {}
@@ -250,7 +252,7 @@ def short_names(model: nn.Module, seen: Trace) -> dict[str, str]:
 
 
 def _neighbours(seen: Trace, index: int, step: Step, words: dict[str, str]) -> dict[str, str]:
-    """The sum that reads what a sublayer gave is its residual; what the FFN's last projection reads is its hidden layer."""
+    """Short names of the residual add after a sublayer, and of the hidden tensor before the FFN's last projection."""
     layer, _, what = words.get(step.site, "").partition(".")
     if step.kind != "projection" or what not in ("attention_output", "ffn_output"):
         return {}

@@ -13,7 +13,7 @@ from quietformer.quant.quantizer import Quantizer
 
 
 def published_sites(model: PreTrainedModel, example: Batch) -> set[str]:
-    """Of a quantized model, the sites SmoothQuant quantizes: weights and inputs of projections and of attention's products."""
+    """The tensors that SmoothQuant quantizes: weights and inputs of projections, and inputs of attention's products."""
     few = {name: tensor[:2] for name, tensor in example.items()}
     placed = quantizers(model)
     with in_eval_mode(model):
@@ -26,7 +26,7 @@ def published_sites(model: PreTrainedModel, example: Batch) -> set[str]:
 
 
 def _input_sites(seen: Trace, projection: Step) -> Iterator[str]:
-    """The quantizers whose grid a projection reads: its own, or those of whatever gave the tensor."""
+    """The quantizers of a projection's input: its own, or those of the steps that produced the tensor."""
     for source in projection.sources:
         for _, origin in seen.origins(source):
             yield origin.module.site if isinstance(origin.module, Quantizer) else f"{origin.site}:output"

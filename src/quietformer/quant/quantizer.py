@@ -1,4 +1,4 @@
-"""One quantizer: the grid of one tensor, watching values pass until it is calibrated, then rounding them to the grid."""
+"""The quantizer of one tensor: observes values during calibration, then rounds them to its grid."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from quietformer.quant.estimators.base import RangeEstimator
 MARK = "quietformer::Site"
 
 marking: ContextVar[bool] = ContextVar("marking", default=False)
-"""Whether our own exporter is at work, which wants marks where quantizers stand; any other gets what they compute."""
+"""True while our own exporter traces: quantizers then leave marks in the graph instead of computing."""
 
 _CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]))?")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Bits, symmetry and channels of a quantizer; `s8@0` in text."""
+    """Bits, symmetry and channel dimension of a quantizer; written as `s8@0`."""
 
     bits: int
     symmetric: bool
-    axis: int | None = None  # the dimension of channels; None: one scale for the tensor
+    axis: int | None = None  # the channel dimension; None: one scale for the whole tensor
 
     def __str__(self) -> str:
         return f"{'s' if self.symmetric else 'u'}{self.bits}" + ("" if self.axis is None else f"@{self.axis}")
@@ -38,12 +38,12 @@ class Grid:
     def parse(cls, code: str) -> Grid:
         match = _CODE.fullmatch(code)
         if match is None or not 2 <= int(match[2]) <= 16:
-            raise SpecError(f"cannot read grid {code!r}; it looks like u8, s8 or s8@0 with 2 to 16 bits")
+            raise SpecError(f"cannot read grid {code!r}; write u8, s8 or s8@0, with 2 to 16 bits")
         return cls(int(match[2]), match[1] == "s", None if match[3] is None else int(match[3]))
 
 
 class Quantizer(Tap):
-    """Rounds what passes to its grid; `mode` says whether it does, watches, or lets pass."""
+    """Rounds a tensor to its grid, observes it, or passes it unchanged, depending on `mode`."""
 
     scale_pattern: Tensor
     zero_point: Tensor
@@ -55,8 +55,8 @@ class Quantizer(Tap):
         self.mode: Literal["quantize", "observe", "pass"] = "quantize"
         self.estimator: RangeEstimator | None = None
         shape = () if channels is None else (channels,)
-        # The scale is kept as the bit pattern of its float32: casting the model to bfloat16, which loaders also do to every
-        # floating tensor, must not move the grid.
+        # The scale is stored as the bit pattern of its float32 value: casting the model to bfloat16, as loaders do with every
+        # floating-point tensor, must not change the grid.
         self.register_buffer("scale_pattern", torch.zeros(shape, dtype=torch.int32))
         self.register_buffer("zero_point", torch.zeros(shape, dtype=torch.int32))
 
@@ -66,7 +66,7 @@ class Quantizer(Tap):
 
     @property
     def calibrated(self) -> bool:
-        """Whether scale and zero point are usable: a scale is never zero once it is set, nor infinite unless damaged."""
+        """Whether scale and zero point are usable: before calibration the scale is zero, in a damaged file it may be infinite."""
         usable = (self.scale > 0) & self.scale.isfinite()
         return bool((usable & (self.zero_point >= 0) & (self.zero_point <= levels(self.grid.bits))).all())
 
@@ -88,16 +88,16 @@ class Quantizer(Tap):
             raise QuietformerError(f"{self.site}: {error}") from None
 
     def found_range(self) -> tuple[Tensor, Tensor]:
-        """The range its estimator has found."""
+        """The range that the estimator has found."""
         assert self.estimator is not None
         if not self.estimator.seen:
             raise QuietformerError(
-                f"{self.site} saw no data in calibration; calibrate on input that reaches it, or leave it out by a rule"
+                f"{self.site} saw no data in calibration; calibrate on input that reaches it, or exclude it with a rule"
             )
         return self.estimator.range()
 
     def set_range_(self, lo: Tensor, hi: Tensor) -> None:
-        """The grid that covers this range and zero."""
+        """Set the grid that covers this range and zero."""
         scale, zero_point = qparams(lo, hi, bits=self.grid.bits, symmetric=self.grid.symmetric)
         self.scale_pattern.copy_(scale.view(torch.int32))
         self.zero_point.copy_(zero_point)
@@ -112,7 +112,7 @@ class Quantizer(Tap):
 
 
 def _mark(x: Tensor, site: str) -> Tensor:
-    """A node of our own in the exported graph, which the exporter turns into the calibrated quantizer."""
+    """A custom node in the exported graph, which our exporter replaces by the calibrated quantizer."""
     import torch.onnx.ops
 
     return torch.onnx.ops.symbolic(MARK, (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1)

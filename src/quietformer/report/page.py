@@ -1,7 +1,8 @@
-"""The page: a pure function of the figures, one file, nothing fetched."""
+"""The page: a pure function of a report, one file, nothing fetched."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from importlib.resources import files
@@ -10,6 +11,7 @@ from typing import Any
 
 from quietformer.files import write_text
 from quietformer.report.page_data import slim
+from quietformer.results.base import Report
 
 SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
 """Where the frame of every page takes what is particular to one."""
@@ -24,15 +26,18 @@ ASSETS = {
 """The styles and scripts of each kind of page, in their order; the last also has the page's sections."""
 
 
-def page(figures: dict[str, Any]) -> str:
-    """The figures inside the page of their kind, or else that of `inspect`.
+def page(report: Report | dict[str, Any]) -> str:
+    """The report inside the page of its kind; a kind that has no page of its own gets its words and tables.
 
     Names of models, sites and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and
     `&` are escaped, and the script puts them in as text, never as markup.
     """
-    kind = figures.get("kind")
-    kind = kind if kind in ASSETS else "inspect"
-    shown = slim(figures) if kind == "retrofit" else figures
+    fields = report.model_dump(mode="json") if isinstance(report, Report) else report
+    kind = str(fields.get("kind"))
+    if kind not in ASSETS:
+        assert isinstance(report, Report)
+        return _plain_page(report)
+    shown = slim(fields) if kind == "retrofit" else fields
     data = json.dumps(shown, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
@@ -50,5 +55,17 @@ def _asset(name: str) -> str:
     return (files("quietformer.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def write_page(figures: dict[str, Any], path: Path) -> None:
-    write_text(path, page(figures))
+def _plain_page(report: Report) -> str:
+    """Sentences and tables, nothing to click on."""
+    parts = [f"<p>{html.escape(line)}</p>" for line in report.sentences()]
+    for table in report.tables():
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table.rows]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        parts.append(f"<h2>{html.escape(table.title)}</h2><table><tr>{head}</tr>{body}</table>")
+    title = html.escape(f"Quietformer: {report.kind}")
+    return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_asset("shared.css")}</style>{"".join(parts)}\n'
+
+
+def write_page(report: Report | dict[str, Any], path: Path) -> None:
+    write_text(path, page(report))

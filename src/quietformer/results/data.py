@@ -29,4 +29,4 @@ class DataInfo(Record):
 
     def adding(self, **fields: object) -> DataInfo:
         """The same with more fields."""
-        return DataInfo(**(self.model_dump() | fields))
+        return DataInfo.model_validate(self.model_dump() | fields)

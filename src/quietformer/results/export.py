@@ -8,6 +8,7 @@ from pydantic import Field
 
 from quietformer.results import numbers
 from quietformer.results.base import Record
+from quietformer.results.provenance import versions
 from quietformer.results.quality import Metrics
 from quietformer.results.quantize import SimulatedReport
 from quietformer.results.tables import Table
@@ -44,7 +45,7 @@ class ExportDetails(Record):
     weights: int
     activations: int
     weight_type: str
-    float_difference: float = Field(
+    fp32_difference: float = Field(
         description="largest difference of fp32 ONNX from torch, relative to the largest value"
     )
     cosine_to_simulation: float
@@ -53,7 +54,7 @@ class ExportDetails(Record):
     bytes: FileSizes
     latency: list[LatencyRow] = Field(default_factory=list)
     threads: int = 0
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=versions)
 
 
 class BaselineRow(Record):
@@ -81,7 +82,7 @@ class ExportReport(SimulatedReport):
             self.model.title,
             f"{made.bytes.int8 / made.bytes.fp32:.1%} of the size; {made.weight_type} weights; mean cosine to the simulation "
             f"{made.cosine_to_simulation:.4f}, {made.equal_to_simulation:.1%} of the values equal; "
-            f"fp32 ONNX differs from torch by {made.float_difference:.1e}",
+            f"fp32 ONNX differs from torch by {made.fp32_difference:.1e}",
         ]
         return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
 

@@ -168,10 +168,9 @@ class CheckpointHeadline(Headline):
     severity: Severity
 
 
-class InspectReport(Report):
-    """Outliers of a model, and what INT8 would make of them."""
+class OutlierMetrics(Record):
+    """What was measured of a model's outliers, before anything is concluded from it."""
 
-    kind: Literal["inspect"] = "inspect"
     model: ModelInfo
     data: DataInfo
     headline: Headline
@@ -180,9 +179,6 @@ class InspectReport(Report):
     heads: list[HeadMetrics]
     head_measures: dict[str, str]
     pictures: Pictures
-    verdict: Verdict
-    interventions: list[Intervention] = Field(default_factory=list)
-    growth: list[CheckpointHeadline] = Field(default_factory=list)
 
     def tensor(self, site: str, layer: int) -> TensorMetrics:
         """The metrics of one tensor."""
@@ -193,6 +189,15 @@ class InspectReport(Report):
         rows = [row for row in self.sites if row.site == site]
         nan = float("nan")
         return max((row.largest for row in rows), default=nan), max((row.kurtosis or 0.0 for row in rows), default=nan)
+
+
+class InspectReport(Report, OutlierMetrics):
+    """Outliers of a model, and what INT8 would make of them."""
+
+    kind: Literal["inspect"] = "inspect"
+    verdict: Verdict
+    interventions: list[Intervention] = Field(default_factory=list)
+    growth: list[CheckpointHeadline] = Field(default_factory=list)
 
     def sentences(self) -> list[str]:
         found = self.verdict

@@ -1,17 +1,28 @@
-"""What figures were made with: the command and the versions."""
+"""What a result was made with."""
 
 from __future__ import annotations
 
+import platform
 import shlex
-import sys
-from importlib.metadata import version
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = (
+    "quietformer", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "onnx", "onnxruntime",
+)  # fmt: skip
 
 
-def command_line() -> str:
-    """What was typed, to be run again."""
-    return shlex.join(["quietformer", *sys.argv[1:]])
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide a result; those that are not installed are left out."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found | {"python": platform.python_version()}
 
 
-def versions(*more: str) -> dict[str, str]:
-    """Of what every result depends on, and of packages that matter here besides."""
-    return {name: version(name) for name in ("quietformer", "torch", "transformers", *more)}
+def command_line(verb: str, arguments: Iterable[object], options: Iterable[str] = ()) -> str:
+    """What to type for the same result."""
+    return shlex.join(["quietformer", verb, *map(str, arguments), *options])

@@ -6,7 +6,7 @@ from typing import Any
 
 from quietformer.results.run_upgrades import retrofit_from_version_1, train_from_version_1
 
-FIELDS = {"float": "fp32", "class": "class_name", "figures": "metrics"}
+FIELDS = {"float": "fp32", "class": "class_name", "figures": "metrics", "float_difference": "fp32_difference"}
 """Names of version 1, and what they are called since."""
 TASKS = {"image": "images", "imitate": "distill"}
 

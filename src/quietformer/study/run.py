@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +20,7 @@ from quietformer.config.study import Study, Trial
 from quietformer.errors import QuietformerError
 from quietformer.files import finite, write_json, write_text
 from quietformer.results.cost import SCALES
-from quietformer.results.provenance import command_line, versions
+from quietformer.results.provenance import versions
 from quietformer.results.study_table import one_line
 from quietformer.study.table import in_words, study_rows
 from quietformer.study.workers import MARK, Task, connected, in_processes, on_ray, one_after_another
@@ -89,7 +91,7 @@ def study_figures(study: Study, results: list[dict[str, Any]]) -> dict[str, Any]
         "sentence": in_words(rows),
         "rows": rows,
         "trials": [{name: value for name, value in result.items() if name != "key"} for result in results],
-        "command": command_line(),
+        "command": shlex.join(["quietformer", *sys.argv[1:]]),
         "versions": versions(),
     }
     written: dict[str, Any] = finite(figures)

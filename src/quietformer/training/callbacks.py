@@ -93,14 +93,15 @@ class OutlierCallback(TrainerCallback):
 
     @staticmethod
     def _summary(inspection: Inspection) -> dict[str, float]:
-        sites = [figures.to_dict() for figures in inspection.sites.values()]
-        kurtoses = [row["kurtosis"] for row in sites if row["kurtosis"] is not None]
-        found = {"outliers/ffn_infinity_norm": max(row["infinity_norm"] for row in sites)}
+        sites = [metrics.tensor_metrics(*place) for place, metrics in inspection.sites.items()]
+        kurtoses = [row.kurtosis for row in sites if row.kurtosis is not None]
+        found = {"outliers/ffn_infinity_norm": max(row.infinity_norm for row in sites)}
         if kurtoses:
             found["outliers/ffn_kurtosis"] = sum(kurtoses) / len(kurtoses)
-        heads = [tally.to_dict() for tally in inspection.heads.values()]
-        for name, key in (("dead_rows", "zero_rows"), ("gate_openness", "gate")):
-            values = [value for row in heads for value in row.get(key, [])]
+        heads = [tally.head_metrics(layer) for layer, tally in inspection.heads.items()]
+        dead, gates = [row.zero_rows for row in heads], [row.gate or [] for row in heads]
+        for name, rows in (("dead_rows", dead), ("gate_openness", gates)):
+            values = [value for row in rows for value in row]
             if values:
                 found[f"outliers/{name}"] = sum(values) / len(values)
         return found

@@ -57,7 +57,7 @@ class TeacherAgreement:
         return {FP32: self._value(fp32), INT8: self._value(int8)}
 
     def _value(self, evaluation: Evaluation) -> float:
-        return float(evaluation.figures[self.primary])
+        return float(evaluation.measured[self.primary])
 
 
 class QatCallback(TrainerCallback):

@@ -26,7 +26,6 @@ from quietformer.results.plan import (
     PlanReport,
     Work,
 )
-from quietformer.results.provenance import command_line
 from quietformer.training.arguments import check_trainer_fields, split_batch, steps_of
 from quietformer.training.footprint import fake_, meant_for_gpu, saved_bytes, trace
 from quietformer.training.model_building import build_shape
@@ -87,7 +86,6 @@ def plan(
         memory=_memory(model, recipe, activations, devices, notes),
         time=None if speed is None else _time(recipe, speed, model, batch, work),
         notes=notes,
-        command=command_line(),
     )
 
 

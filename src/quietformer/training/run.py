@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import platform
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
-from quietformer.analysis.inspection import inspect
+from quietformer.analysis.inspection import inspect_model
 from quietformer.config.recipe import Recipe, Source
 from quietformer.data.collate import example_batches
 from quietformer.data.fingerprint_file import check_data
@@ -23,8 +22,7 @@ from quietformer.errors import QuietformerError, SpecError, in_one_line
 from quietformer.models.open import open_model
 from quietformer.models.quiet_transformers import quiet_transformers
 from quietformer.progress import SILENT, Progress
-from quietformer.results.inspect import Headline
-from quietformer.results.provenance import command_line, versions
+from quietformer.results.provenance import command_line
 from quietformer.results.train import TrainReport, Validation, log_lines
 from quietformer.training.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
 from quietformer.training.callbacks import OutlierCallback
@@ -32,6 +30,7 @@ from quietformer.training.checkpoints import clear_leftovers, keep_last, last_ch
 from quietformer.training.interrupt import StopOnSignal, StoppedError
 from quietformer.training.progress import ProgressCallback
 from quietformer.training.run_folder import (
+    RECIPE,
     REPORT,
     check_run,
     check_space,
@@ -227,9 +226,7 @@ def _finish(
         processes=trainer.args.world_size,
         paper=recipe.paper,
         log=log_lines(trainer.state.log_history),
-        command=command_line(),
-        versions=versions("accelerate", "datasets", "tokenizers", "safetensors")
-        | {"python": platform.python_version()},
+        command=command_line("train", [run / RECIPE], ["--out", f"{run}-again"]),
         **{name: value for name, value in found.items() if value is not None},
     )
     if trainer.args.process_index == 0:
@@ -250,6 +247,6 @@ def _outliers(model: PreTrainedModel, trainer: QuietTrainer, data: TrainingData)
     places = range(min(INSPECTED, len(data.validation)))
     batches = example_batches(data.validation, places, collate, 8, labelled=False)
     try:
-        return {"outliers": Headline(**inspect(model, batches).figures["headline"])}
+        return {"outliers": inspect_model(model, batches).headline}
     except QuietformerError as error:  # a family whose blocks are not known trains all the same
         return {"outliers_unknown": str(error)}

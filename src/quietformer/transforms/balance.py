@@ -1,14 +1,14 @@
-"""The same post-norm model in other units: every feature of what is quantized brought to a like size.
+"""Channel balancing of post-norm models: a lossless rescaling that gives the features of quantized tensors similar ranges.
 
-A post-norm block adds what a sublayer gives to what a norm gave, and normalises the sum: LN_b(h + f(h)), h = LN_a(...). A few
-features of h and of the sum are far wider than the others, and one range for all leaves the others a few of its 256 steps.
-Divide feature j by s_j where it is made (LN_a's parameters, the sublayer's last projection) and multiply where it is read (the
-first projections, and inside LN_b): the model is the same, in float32 bit for bit, since every s_j is a power of two. What is
-quantized then has features of like size; the wide ones remain only inside norms. The sum of the embeddings is such a sum too, and
-what an FFN's activation function gives is divided behind the function and multiplied by the projection that reads it.
+A post-norm block adds a sublayer's output to its input and normalises the result: LN_b(h + f(h)), h = LN_a(...). A few features
+of h and of the residual add have a far wider range than the others. One range for all features then leaves most of them only a
+few of its 256 steps. Balancing divides feature j by s_j in the modules that write it (LN_a, the sublayer's last projection) and
+multiplies it in the modules that read it (the sublayer's first projections, and inside LN_b). Every s_j is a power of two, so the
+model computes the same, in float32 bit for bit. Wide features remain only inside norms, which are not quantized inside. The sum
+of the embeddings is balanced in the same way, and so is the output of an FFN's activation function.
 
-s_j = (largest |x_j| / the median feature's)^alpha: part of the width goes to the weights that read it, as in SmoothQuant, which
-leaves out residual sums, where there is no weight to take it. Parts are found by watching a forward pass.
+s_j = (largest |x_j| / that of the median feature)^alpha: part of the range moves to the weights that read the feature, as in
+SmoothQuant. SmoothQuant skips residual adds, since no weight reads them. Modules are found by tracing a forward pass.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from quietformer.transforms.gains import GAIN, GainedActivation, gain_, gained_n
 from quietformer.transforms.preconditions import refuse_quantized
 
 ALPHA = 0.6
-"""Of residual sums; docs/retrofit.md has the figures of others."""
+"""Alpha of the residual stream; docs/retrofit.md has the metrics for other values."""
 
 HIDDEN_ALPHA = 0.5
-"""Of what activation functions give: half of the width stays, half goes to the weights."""
+"""Alpha of the outputs of activation functions: half of the range stays, half moves to the weights."""
 
 EMBEDDING_ALPHA = 1.0
-"""Of the sum of the embeddings, which no weight reads."""
+"""Alpha of the sum of the embeddings, which no weight reads."""
 
 
 @dataclass
 class _Stream:
-    """Tensors in the same units, from the modules that make them to those that read them, all by name."""
+    """Tensors that share one scale, given by the names of the modules that write and read them."""
 
     makers: list[str]  # norms, projections, embeddings, activation functions
     readers: list[str]  # projections
-    norm: str | None  # which reads a sum
+    norm: str | None  # the norm that reads the residual add
     alpha: float
 
     @property
@@ -59,12 +59,12 @@ class _Stream:
 
     @property
     def narrowest(self) -> float:
-        """The width that narrower features are taken to have. A hidden unit that was off on these batches may be on in others."""
+        """The smallest relative range: a hidden unit that was off on these batches may be on in others."""
         return 1e-3 if self.norm is not None else 1.0
 
     @property
     def ends(self) -> list[str]:
-        """Modules that between them take in every tensor of the stream."""
+        """Modules whose inputs are, together, all tensors of the stream."""
         return [*self.readers[:1], *([] if self.norm is None else [self.norm])]
 
     @property
@@ -73,45 +73,45 @@ class _Stream:
 
 
 def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float = ALPHA) -> int:
-    """Balance a post-norm model in place, from ranges on the batches; how many residual sums there are.
+    """Balance the channels of a post-norm model, in place, with ranges from the batches; returns the number of residual adds.
 
-    A model without such sums, or one that is balanced, is left as it is. Hidden states between the layers and embeddings are in
-    other units afterwards; what the model gives is not.
+    Returns 0 and changes nothing for a model that has none, or that is already balanced. Afterwards hidden states between the
+    layers and embeddings are rescaled; the outputs of the model are the same.
     """
     if not 0.0 < alpha <= 1.0:
-        raise QuietformerError(f"balancing takes an alpha above 0 and up to 1, all of a feature's width, got {alpha:g}")
+        raise QuietformerError(f"balancing needs an alpha above 0 and up to 1, got {alpha:g}")
     refuse_foreign_quantization(model)
     refuse_quantized(model, "balance")
     if gained_norms(model):
-        return 0  # once more would take more of the width than alpha says
+        return 0  # balancing again would rescale by more than alpha says
     if isinstance(batches, Mapping):
-        raise QuietformerError("balancing takes a list of batches, got one batch; put it into a list")
+        raise QuietformerError("balancing needs a list of batches, got one batch; put it into a list")
     batches = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
     if not batches:
-        raise QuietformerError("there are no batches to balance by; give some text or images")
+        raise QuietformerError("there are no batches to balance with; pass some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
         streams = _streams(model, few, alpha)
-        sums = [stream for stream in streams if stream.is_residual]
-        if not sums:
+        residual = [stream for stream in streams if stream.is_residual]
+        if not residual:
             return 0
         found = _scales(model, streams, batches)
         if not _is_same(model, found, few):
             found = [(stream, scale) for stream, scale in found if stream.is_residual]
             if not _is_same(model, found, few):
                 raise QuietformerError(
-                    f"{type(model).__name__} computes something else when its sums are balanced, so it is left as it is"
+                    f"{type(model).__name__} gives different outputs when its channels are balanced, so it is left unchanged"
                 )
     with torch.no_grad():
         _rewrite_(model, found)
-    return len(sums)
+    return len(residual)
 
 
 Scaled = list[tuple[_Stream, Tensor]]
 
 
 def _is_same(model: PreTrainedModel, scaled: Scaled, example: Batch) -> bool:
-    """Whether a copy, so that the model is not touched, computes the same, feature by feature: a wide one must hide nothing."""
+    """Whether a rescaled copy computes the same, checked per feature: a wide feature must not hide errors in others."""
     tried = copy.deepcopy(model)
     _rewrite_(tried, scaled)
     before, after = first_output(model, example), first_output(tried, example)
@@ -120,7 +120,7 @@ def _is_same(model: PreTrainedModel, scaled: Scaled, example: Batch) -> bool:
 
 
 def _scales(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]) -> Scaled:
-    """A power of two for every feature: multiplying by it and dividing by it rounds nothing."""
+    """A power of two for every feature: multiplying and dividing by it causes no rounding."""
     widths = _widths(model, streams, batches)
     return [
         (stream, torch.exp2((stream.alpha * width.clamp(min=stream.narrowest).log2()).round()))
@@ -129,7 +129,7 @@ def _scales(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]
 
 
 def _widths(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]) -> list[Tensor]:
-    """Of every feature the largest of what it reaches in the tensors of its stream, each over its median."""
+    """The range of every feature relative to the median feature, the largest over the tensors of its stream."""
     ends = [[model.get_submodule(name) for name in stream.ends] for stream in streams]
     largest = largest_inputs(model, [module for some in ends for module in some], batches)
     found = []
@@ -137,9 +137,9 @@ def _widths(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]
         each = [largest[id(module)].float() for module in modules]
         if not all(bool(width.isfinite().all()) for width in each):
             raise QuietformerError(
-                f"{type(model).__name__}: what {stream.ends[-1]} reads is not finite on these batches; balance on others"
+                f"{type(model).__name__}: the input of {stream.ends[-1]} is not finite on these batches; balance on others"
             )
-        # A feature that is never on has no width, and takes part in no median.
+        # A feature that is always zero has no range and does not count for the median.
         usual = [width[width > 0].median() if bool((width > 0).any()) else width.new_ones(()) for width in each]
         relative = torch.stack([width / median for width, median in zip(each, usual, strict=True)]).amax(0)
         found.append(torch.where(relative > 0, relative, 1.0))
@@ -147,7 +147,7 @@ def _widths(model: PreTrainedModel, streams: list[_Stream], batches: list[Batch]
 
 
 def _rewrite_(model: PreTrainedModel, scaled: Scaled) -> None:
-    """Divide where a feature is made, multiply where it is read."""
+    """Divide every feature where it is written, multiply it where it is read."""
     functions = {
         name: len(scale) for stream, scale in scaled for name in stream.makers if is_function(model.get_submodule(name))
     }
@@ -164,19 +164,18 @@ def _rewrite_(model: PreTrainedModel, scaled: Scaled) -> None:
 
 
 def _divide_(maker: nn.Module, scale: Tensor) -> None:
-    """Divide what a module gives by a scale for each feature."""
+    """Divide the output of a module by one scale per feature."""
     if isinstance(maker, GainedActivation):
         maker.quiet_gain.div_(scale.to(maker.quiet_gain))
     for parameter in maker._parameters.values():
         if parameter is not None:
-            rows = (
-                isinstance(maker, nn.Linear) and parameter.dim() == 2
-            )  # features of a projection are rows of its weight
+            # The output features of a projection are the rows of its weight.
+            rows = isinstance(maker, nn.Linear) and parameter.dim() == 2
             parameter.div_(scale.to(parameter)[:, None] if rows else scale.to(parameter))
 
 
 def _streams(model: PreTrainedModel, example: Batch, alpha: float) -> list[_Stream]:
-    """Streams of which every part is known, and used for nothing else."""
+    """The streams of which every module is known and used for nothing else."""
     called: set[int] = set()
     handles = [module.register_forward_pre_hook(lambda module, _: called.add(id(module))) for module in model.modules()]
     try:
@@ -184,8 +183,8 @@ def _streams(model: PreTrainedModel, example: Batch, alpha: float) -> list[_Stre
     finally:
         for handle in handles:
             handle.remove()
-    # Cross-attention that was given nothing, experts, adapters that are off: they may read a norm on other input. So may what
-    # stands in no block and was not called; or it gives to the same sum, as embeddings of images and entities do.
+    # Modules that were not called may read a norm on other inputs: cross-attention without encoder states, experts, disabled
+    # adapters. Uncalled modules outside the blocks may do so too, or add to the same sum, as embeddings of images or entities.
     head = head_modules(model)
     silent = {
         _block(name)
@@ -199,14 +198,14 @@ def _streams(model: PreTrainedModel, example: Batch, alpha: float) -> list[_Stre
 
 
 def _block(name: str) -> str | None:
-    """The numbered module that this one is part of, if it is part of one."""
+    """The numbered block that this module is part of, if any."""
     parts = name.split(".")
     number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
     return None if number is None else ".".join(parts[: number + 1])
 
 
 def _is_used_elsewhere(parameter: Tensor, owner: nn.Module) -> bool:
-    """Whether a module outside of the model, such as the head of the whole that it is the base of, has the same parameter."""
+    """Whether a module outside this model shares the parameter, such as the head of a larger model it is part of."""
     holders = [one for one in gc.get_referrers(parameter) if isinstance(one, dict) and one is not owner._parameters]
     modules = [user for one in holders for user in gc.get_referrers(one)]
     attributes = [
@@ -235,7 +234,7 @@ class _Finder:
                 yield from self._hidden(index, step)
 
     def _residual(self, index: int, step: Step) -> Iterator[_Stream]:
-        """From a norm over a sum with what a sublayer made of it to the next norm."""
+        """The stream from a norm, through a sublayer and its residual add, to the next norm."""
         seen = self.seen
         readers = list(seen.readers(index))
         adds = [reader for reader in readers if reader.kind == "add"]
@@ -254,13 +253,13 @@ class _Finder:
             yield _Stream([step.site, others[0].site], names, after[0].site, self.alpha)
 
     def _embeddings(self, norm: Step) -> Iterator[_Stream]:
-        """The sum of embeddings that a norm reads, and nothing else does."""
+        """The sum of embeddings that only one norm reads."""
         assert norm.module is not None
         features, tables, waiting = norm.module.weight.shape, [], [norm]
         while waiting:
             reader = waiting.pop()
             if len(reader.sources) != (2 if reader.kind == "add" else 1):
-                return  # a parameter, which no step has made, is part of it
+                return  # a parameter that no step produced is part of the sum
             for step in map(self.seen.steps.__getitem__, reader.sources):
                 if len(step.readers) != 1:
                     return
@@ -273,7 +272,10 @@ class _Finder:
                     ):
                         return
                     tables.append(step.site)
-                elif step.kind in ("add", "dropout"):  # what moves features would need a scale moved with them
+                elif step.kind in (
+                    "add",
+                    "dropout",
+                ):  # other steps may move features, and the scale would have to move with them
                     waiting.append(step)
                 else:
                     return
@@ -281,7 +283,7 @@ class _Finder:
             yield _Stream(tables, [], norm.site, EMBEDDING_ALPHA)
 
     def _hidden(self, index: int, function: Step) -> Iterator[_Stream]:
-        """What an activation function gives to one projection, feature by feature."""
+        """The output of an activation function that only one projection reads."""
         assert function.module is not None
         readers = list(self.seen.readers(index))
         if function.empty or len(readers) != 1 or not self._is_linear(readers[0]):
@@ -293,7 +295,7 @@ class _Finder:
             yield _Stream([function.site], [readers[0].site], None, HIDDEN_ALPHA)
 
     def _is_alone(self, step: Step) -> bool:
-        """Whether a module has one name, is called once, shares no parameter and is no part of the head."""
+        """Whether a module has one name, is called once, shares no parameter and is not part of the head."""
         own = step.module
         assert own is not None
         tied = any(self.users[id(parameter)] > 1 for parameter in own._parameters.values() if parameter is not None)

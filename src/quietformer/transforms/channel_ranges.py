@@ -1,4 +1,4 @@
-"""How large each channel gets, and the SmoothQuant scale that follows from it."""
+"""The largest magnitude of each channel, and the SmoothQuant scale computed from it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quietformer.architectures.forward import Batch, run
 
 
 def smoothing(largest_input: Tensor, largest_weight: Tensor, alpha: float) -> Tensor:
-    """s_j of every channel, in float64; a channel that is never on, or never read, is left as it is."""
+    """The scale s_j of every channel, in float64; 1 for a channel that is always zero or never read."""
     x, w = largest_input.double(), largest_weight.double()
     return torch.where((x > 0) & (w > 0), x**alpha / w ** (1 - alpha), 1.0)
 
 
 def largest_inputs(model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch]) -> dict[int, Tensor]:
-    """max|X_j| of every projection, over all batches."""
+    """max|X_j| of the input of every module over all batches, by the id of the module."""
     largest: dict[int, Tensor] = {}
 
     def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a rewritten model still computes the same."""
+"""Checks that a rewritten model still computes the same."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from transformers import PreTrainedModel
 from quietformer.architectures.forward import Batch, run
 
 SAME, ROUNDINGS = 1e-3, 16
-"""How far the output may move relative to its largest value, or by how many roundings of a narrower dtype."""
+"""Allowed change of the output: relative to its largest value, and in rounding errors of its dtype."""
 
 
 def first_output(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The logits of a model with a head, the hidden states of one without."""
+    """The logits of a model with a head, the hidden states of a model without one."""
     output = run(model, batch)
     first: Tensor = output[0] if "logits" not in output else output["logits"]
     return first
 
 
 def same_up_to_rounding(before: Tensor, after: Tensor) -> bool:
-    """Whether two outputs differ by some roundings, or by a small share of the largest value, at most; NaN does not pass."""
+    """Whether two outputs differ at most by some rounding errors or a small share of the largest value; NaN never passes."""
     allowed = max(SAME, ROUNDINGS * torch.finfo(before.dtype).eps) * before.abs().max()
     return bool(((after - before).abs() <= allowed).all())

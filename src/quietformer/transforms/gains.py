@@ -1,7 +1,7 @@
-"""Modules with a gain for each feature, which let the tensors between them be written in other units.
+"""Modules with one gain per feature, for channel balancing (docs/adr/0011).
 
-LayerNorm multiplies what it takes in, an activation function what it gives; the gains undo, or are undone by, what was divided
-out of weights (docs/adr/0011).
+A LayerNorm multiplies its input by the gains, an activation function its output. Together with the rescaled weights around
+them they leave the function of the model unchanged.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from quietformer.config.recorded_changes import changes_of, record_changes_
 from quietformer.errors import CheckpointError
 
 GAIN = "quiet_gain"
-"""The buffer with the gains; its name is what checkpoints are checked for."""
+"""The name of the buffer with the gains, by which checkpoints are recognised."""
 
 
 class GainedLayerNorm(nn.LayerNorm):
-    """LN(gain * x), the gains being no parameters: they undo what was divided out before."""
+    """LN(gain * x). The gains are a buffer, not parameters: they undo the rescaling of the modules before."""
 
     quiet_gain: Tensor
 
     @classmethod
     def around(cls, norm: nn.LayerNorm) -> GainedLayerNorm:
-        """With the same parameters, not copies of them, and gains of one."""
+        """A norm with the same parameters, not copies of them, and gains of one."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made.__dict__.update(
@@ -40,13 +40,13 @@ class GainedLayerNorm(nn.LayerNorm):
 
 
 class GainedActivation(nn.Module):
-    """gain * f(x), f an activation function; the projection that reads it undoes the gains."""
+    """gain * f(x) for an activation function f; the projection that reads it undoes the gains."""
 
-    acts_as_activation = True  # for whoever traces a forward pass
+    acts_as_activation = True  # read by architectures/trace.py
     quiet_gain: Tensor
 
     def __init__(self, function: nn.Module, like: Tensor) -> None:
-        """Gains of one for the features, the type and the place of `like`, a bias or a row of weights."""
+        """Gains of one, with the length, dtype and device of `like`."""
         super().__init__()
         self.function = function
         self.register_buffer(GAIN, torch.ones_like(like, requires_grad=False))
@@ -61,43 +61,43 @@ Gained = GainedLayerNorm | GainedActivation
 
 
 def takes_gains(norm: nn.Module) -> bool:
-    """Whether it is a plain LayerNorm: not a kind of its own, nor one whose forward somebody has exchanged."""
+    """Whether it is a plain LayerNorm: not a subclass, and without a replaced forward method."""
     return type(norm) is nn.LayerNorm and norm.weight is not None and "forward" not in vars(norm)
 
 
 def is_function(module: nn.Module) -> bool:
-    """Whether a module is an activation function that learns nothing, so that all it does is in its class."""
+    """Whether a module is an activation function without state or replaced forward method."""
     home = type(module).__module__
     named = home.startswith(("torch.nn.modules.activation", "transformers.activations"))
     return named and "forward" not in vars(module) and not module.state_dict()
 
 
 def gained_norms(model: nn.Module) -> list[str]:
-    """The norms with gains that are in the model, by name."""
+    """The names of the norms with gains in the model."""
     return [name for name, module in model.named_modules() if isinstance(module, GainedLayerNorm)]
 
 
 def gained_activations(model: nn.Module) -> dict[str, int]:
-    """The activation functions with gains that are in the model, by name, and how many features each has."""
+    """The names of the activation functions with gains in the model, and the number of features of each."""
     return {
         name: len(module.quiet_gain) for name, module in model.named_modules() if isinstance(module, GainedActivation)
     }
 
 
 def gain_(model: PreTrainedModel, norms: Iterable[str] = (), activations: dict[str, int] | None = None) -> None:
-    """Exchange these modules for ones with gains of one, in place, all or none; saved with the model and with its parts."""
+    """Replace these modules by ones with gains of one, in place, all or none; the configs of the model and its parts say so."""
     made: dict[str, Gained] = {}
     for name in norms:
         norm = _module(model, name)
         if not takes_gains(norm):
-            raise CheckpointError(f"{name!r} is no plain LayerNorm with a weight, so it takes no gains")
+            raise CheckpointError(f"{name!r} is no plain LayerNorm with a weight, so it cannot have gains")
         assert isinstance(norm, nn.LayerNorm)
         made[name] = GainedLayerNorm.around(norm)
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     for name, features in (activations or {}).items():
         function = _module(model, name)
         if not is_function(function):
-            raise CheckpointError(f"{name!r} is no plain activation function, so it takes no gains")
+            raise CheckpointError(f"{name!r} is no plain activation function, so it cannot have gains")
         made[name] = GainedActivation(function, like.new_empty(features))
     for name, module in made.items():
         parent, _, own = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Rescaling the hidden units of gated FFNs."""
+"""Rescales the hidden units of gated FFNs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from quietformer.architectures.trace import Trace, trace
 from quietformer.transforms.channel_ranges import largest_inputs, smoothing
 
 MASSIVE = 200.0
-"""Units whose largest value is so many times that of the usual unit hold a massive activation up, or take it away."""
+"""A unit whose largest value exceeds the median unit's by this factor creates or removes a massive activation."""
 
 READING = ("projection", "add", "mul", "norm", "activation")
-"""What makes something of a tensor, as against a hook that only looks at it."""
+"""Steps that compute with a tensor, unlike a hook that only looks at it."""
 
 
 def equalise_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float = 0.5) -> int:
-    """Hand outliers of gated FFNs' units to the weights that read them, exactly; how many FFNs have such units.
+    """Move outliers of the hidden units of gated FFNs to the weights that read them, losslessly; returns the number of FFNs.
 
-    A unit is gate * up: dividing the row of up and multiplying the column that reads it changes its size and nothing else.
+    A unit is gate * up: dividing the row of up and multiplying the column that reads it changes only the size of the unit.
     """
     units = _units(model, batches)
     with torch.no_grad():
@@ -34,7 +34,7 @@ def equalise_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float 
 
 
 def damp_(model: PreTrainedModel, batches: Iterable[Batch], factor: float) -> int:
-    """Make the massive units of gated FFNs so much smaller, which changes the model a little; how many there are."""
+    """Multiply the massive units of gated FFNs by a factor, which changes the model a little; returns their number."""
     units, found = _units(model, batches), 0
     if not units:
         return 0
@@ -54,7 +54,7 @@ def _scale_units_(up: nn.Linear, scale: Tensor) -> None:
 
 
 def _units(model: PreTrainedModel, batches: Iterable[Batch]) -> list[tuple[nn.Linear, nn.Linear, Tensor]]:
-    """Of every gated FFN what makes its units linearly, what reads them, and the largest magnitude of each."""
+    """For every gated FFN: its up projection, its down projection, and the largest magnitude of each unit."""
     batches = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
@@ -64,7 +64,7 @@ def _units(model: PreTrainedModel, batches: Iterable[Batch]) -> list[tuple[nn.Li
 
 
 def _gated(seen: Trace) -> list[tuple[nn.Linear, nn.Linear]]:
-    """What makes the units of gated FFNs linearly, and what reads them: projections around a product with an activation."""
+    """The up and down projections of gated FFNs: the projections around a product with an activation."""
     pairs = []
     for step in seen.steps:
         if step.kind != "projection" or not isinstance(step.module, nn.Linear):

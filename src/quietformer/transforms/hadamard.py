@@ -1,4 +1,4 @@
-"""Orthogonal matrices whose entries all have the same size: what stands in one feature is spread evenly over all."""
+"""Orthogonal matrices with entries of equal magnitude: they spread the value of one feature evenly over all features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def spreading(width: int, seed: int = 0) -> Tensor:
-    """Q (width, width) in float64 with Q Q^T = 1: a Hadamard matrix with random signs; where there is none, a random rotation."""
+    """Q (width, width) in float64 with Q Q^T = 1: a Hadamard matrix with random signs, or a random rotation if there is none."""
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (width, 1), generator=generator).double() * 2 - 1
     matrix = hadamard(width)
@@ -19,7 +19,7 @@ def spreading(width: int, seed: int = 0) -> Tensor:
 
 
 def hadamard(order: int) -> Tensor | None:
-    """Entries of 1 and -1 with orthogonal rows, by doubling one of Sylvester's or Paley's; None if that does not reach it."""
+    """A Hadamard matrix by Sylvester's and Paley's constructions; None if they do not reach this order."""
     doublings, odd = 0, order
     while True:
         if (core := _paley(odd)) is not None:
@@ -49,7 +49,7 @@ def _paley(order: int) -> Tensor | None:
 
 
 def _conference(q: int, *, sign: float) -> Tensor:
-    """Zeros on the diagonal, 1 and -1 elsewhere, orthogonal rows: quadratic residues of a prime, bordered by ones."""
+    """A conference matrix: zeros on the diagonal, 1 and -1 elsewhere, orthogonal rows; from the quadratic residues of a prime."""
     squares = {x * x % q for x in range(1, q)}
     character = torch.tensor([0.0] + [1.0 if x in squares else -1.0 for x in range(1, q)], dtype=torch.float64)
     places = torch.arange(q)

@@ -1,4 +1,4 @@
-"""What every transform asks of a model before it touches it."""
+"""Checks that every transform makes before it changes a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from quietformer.errors import QuietformerError
 
 
 def refuse_quantized(model: PreTrainedModel, verb: str) -> None:
-    """A transform moves ranges, so it comes before quantizers are calibrated for them."""
+    """Raise if the model is quantized: a transform changes the ranges its quantizers are calibrated for."""
     if any(isinstance(module, Tap) for module in model.modules()):
         raise QuietformerError(f"{type(model).__name__} is quantized already; {verb} first, then quantize")

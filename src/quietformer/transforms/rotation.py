@@ -1,9 +1,9 @@
-"""The same model in another basis: the residual stream turned so that no feature of it stands out.
+"""Rotates the residual stream of a model, so that no feature of it is an outlier; the function of the model stays the same.
 
-Models with RMSNorm before each sublayer do not care in which basis their residual stream is written: what reads it and what
-writes it can be turned along. A value of 24,000 in one feature of 576 then is 1,000 in each, all of one size, and a range that
-cuts them off keeps their direction, which is all that a norm looks at. Gains of norms go into the projections that read
-them. Parts are found by watching a forward pass and the result is compared, so nothing here knows a family by name.
+The residual stream of a model with RMSNorm before each sublayer can be written in any orthogonal basis, if all modules that
+read or write it are rotated with it. A value of 24,000 in one of 576 features then becomes 1,000 in each of them. A range that
+clips them keeps their direction, and norms look only at the direction. The weights of the norms are moved into the projections
+that read them. Modules are found by tracing a forward pass and the result is verified, so no family is known by name.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from transformers import PreTrainedModel
 from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.trace import Step, Trace, trace
 from quietformer.errors import QuietformerError
+from quietformer.transforms.equivalence import SAME, first_output
 from quietformer.transforms.hadamard import spreading
 from quietformer.transforms.preconditions import refuse_quantized
-
-SAME = 1e-3
-"""How far the output may move relative to its largest value and still be rounding."""
 
 
 @dataclass
 class _Stream:
-    """Who has to do with the residual stream."""
+    """The modules that write or read the residual stream."""
 
     embeddings: list[nn.Embedding] = field(default_factory=list)
     writers: list[nn.Linear] = field(default_factory=list)
-    norms: list[tuple[nn.Module, list[nn.Linear]]] = field(default_factory=list)  # each with what reads it
+    norms: list[tuple[nn.Module, list[nn.Linear]]] = field(
+        default_factory=list
+    )  # each with the projections that read it
 
 
 def rotate_(model: PreTrainedModel, example: Batch, *, seed: int = 0) -> None:
-    """Turn the residual stream in place; raises, and leaves the model as it was, where that would change what it computes."""
+    """Rotate the residual stream, in place; raises and leaves the model unchanged where the result would differ."""
     few = {name: tensor[:2] for name, tensor in example.items() if name != "labels"}
     refuse_quantized(model, "rotate")
     with in_eval_mode(model), torch.no_grad():
@@ -45,24 +45,24 @@ def rotate_(model: PreTrainedModel, example: Batch, *, seed: int = 0) -> None:
         head = whole.get_output_embeddings()
         shared = None if head is None else head._parameters.get("weight")
         tied = any(shared is table.weight for table in stream.embeddings)
-        before = _logits(model, few)
-        if tied:  # what is read through the last norm and what is written are no longer the same
+        before = first_output(model, few).float()
+        if tied:  # the head now includes the last norm's weight, so it differs from the embedding
             head.weight = nn.Parameter(head.weight.clone(), requires_grad=head.weight.requires_grad)
         _turn_(stream, spreading(stream.embeddings[0].embedding_dim, seed))
-        after = _logits(model, few)
+        after = first_output(model, few).float()
         if not bool(((after - before).abs() <= SAME * before.abs().max()).all()):
             if tied:
                 head.weight = shared
             model.load_state_dict(kept)
             raise QuietformerError(
-                f"{type(model).__name__} computes something else in another basis, so it is not rotated"
+                f"{type(model).__name__} gives different outputs when its residual stream is rotated, so it is not rotated"
             )
         if tied:
             model.config.tie_word_embeddings = False
 
 
 def _turn_(stream: _Stream, basis: Tensor) -> None:
-    """Everything once, in float64: rounding is that of the result alone."""
+    """Rotate every weight once, in float64, so that only the result is rounded."""
     for table in stream.embeddings:
         table.weight.copy_(table.weight.double() @ basis.to(table.weight.device))
     for norm, readers in stream.norms:
@@ -77,16 +77,16 @@ def _turn_(stream: _Stream, basis: Tensor) -> None:
 
 
 def _take_gain_(norm: nn.Module) -> Tensor:
-    """What a norm multiplies with, which becomes one; some keep it as its distance from one."""
+    """The gain of a norm, which is then set to one; some norms store their gain minus one."""
     weight: Tensor = norm._parameters["weight"]  # type: ignore[assignment]
     ones = torch.ones(1, 1, len(weight), dtype=weight.dtype, device=weight.device)
-    found = norm(ones)[0, 0]  # of root mean square one
+    found = norm(ones)[0, 0]  # the input has root mean square one, so the output is the gain
     for offset in (0.0, 1.0):
         gain = weight.float() + offset
         if torch.allclose(found.float(), gain, rtol=1e-3, atol=1e-4):
             weight.fill_(1.0 - offset)
             return gain.clone() if offset else found.float()
-    raise QuietformerError(f"{type(norm).__name__} is no RMSNorm with a gain")
+    raise QuietformerError(f"{type(norm).__name__} is no RMSNorm with a gain, so the model is not rotated")
 
 
 def _stream(model: PreTrainedModel, seen: Trace) -> _Stream:
@@ -106,14 +106,14 @@ def _stream(model: PreTrainedModel, seen: Trace) -> _Stream:
                     if origin not in inside:
                         stream.writers.append(_linear(other, name))
     if not stream.embeddings:
-        raise QuietformerError(f"{name} has no embedding of tokens that starts a residual stream; it is not rotated")
+        raise QuietformerError(f"{name} has no token embedding that starts a residual stream, so it is not rotated")
     for index in sorted(inside):
         for reader in seen.readers(index):
             if reader.kind == "norm":
                 _add_norm(stream, seen, reader, name)
             elif seen.steps.index(reader) not in inside:
                 raise QuietformerError(
-                    f"{name}: {reader.site} reads the residual stream past a norm, so it is not rotated"
+                    f"{name}: {reader.site} reads the residual stream without a norm, so it is not rotated"
                 )
     linears = [*stream.writers, *(linear for _, readers in stream.norms for linear in readers)]
     if len({id(linear) for linear in linears}) < len(linears):
@@ -128,7 +128,7 @@ def _add_norm(stream: _Stream, seen: Trace, step: Step, name: str) -> None:
         return
     if set(norm._parameters) != {"weight"}:
         raise QuietformerError(
-            f"{name}: {step.site} is no RMSNorm, which alone is the same in every basis; not rotated"
+            f"{name}: {step.site} is no RMSNorm, the only norm that a rotation does not change, so it is not rotated"
         )
     readers = list(seen.readers(seen.steps.index(step)))
     stream.norms.append((norm, [_linear(reader, name) for reader in readers]))
@@ -137,12 +137,6 @@ def _add_norm(stream: _Stream, seen: Trace, step: Step, name: str) -> None:
 def _linear(step: Step, name: str) -> nn.Linear:
     if step.kind != "projection" or not isinstance(step.module, nn.Linear):
         raise QuietformerError(
-            f"{name}: {step.site} has to do with the residual stream and is no linear layer; not rotated"
+            f"{name}: {step.site} reads or writes the residual stream and is no linear layer, so it is not rotated"
         )
     return step.module
-
-
-def _logits(model: PreTrainedModel, batch: Batch) -> Tensor:
-    output = run(model, batch)
-    found: Tensor = output["logits"] if "logits" in output else output[0]
-    return found.float()

@@ -1,16 +1,16 @@
-"""SmoothQuant-style migration: outliers of activations are handed to the weights that read them, as a baseline.
+"""SmoothQuant-style migration, as a baseline: moves outliers of activations to the weights that read them.
 
-Of every group of projections that read one tensor, input channel j of it is divided by s_j = max|X_j|^alpha /
-max|W_j|^(1 - alpha), and what the weights read of that channel is multiplied by it: the same model with other ranges.
-Where a norm gives the tensor to nobody else, the norm's weight takes the division; elsewhere it stands before each
-projection. Groups are found by watching a forward pass, as the placement of quantizers is.
+For every group of projections that read the same tensor, channel j of the tensor is divided by s_j = max|X_j|^alpha /
+max|W_j|^(1 - alpha) and the weights of that channel are multiplied by it: the same model with other ranges. If a norm feeds
+only this group, the division is folded into the norm's weight; otherwise it is computed before each projection. Groups are
+found by tracing a forward pass, like the placement of quantizers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,41 +27,40 @@ from quietformer.transforms.equivalence import first_output, same_up_to_rounding
 from quietformer.transforms.preconditions import refuse_quantized
 
 MIGRATION = "migration"
-"""The buffer of a projection that its input is divided by."""
+"""The name of the buffer by which the input of a projection is divided."""
 
 
 @dataclass
 class Migration:
-    """What was done: groups whose division went into a norm, groups divided explicitly, and groups that were left."""
+    """The result: how many groups were folded into a norm, how many are divided explicitly, and which were skipped."""
 
     alpha: float
     folded: int = 0
     divided: int = 0
-    left: dict[str, str] = field(default_factory=dict)  # the first projection of a group, and why it was left
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    left: dict[str, str] = field(
+        default_factory=dict
+    )  # the first projection of a skipped group, and why it was skipped
 
 
 @dataclass
 class _Group:
-    """Projections that read one tensor."""
+    """Projections that read the same tensor."""
 
     projections: list[nn.Module]
     names: list[str]
-    norm: nn.Module | None  # that gives the tensor to these and to nothing else
+    norm: nn.Module | None  # the norm that feeds only these projections
 
 
 def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.5) -> Migration:
-    """Migrate in place, from ranges on the batches; to be quantized afterwards, not saved: nothing of it is in the config."""
+    """Migrate in place, with ranges from the batches. Quantize afterwards; do not save, since the config does not record it."""
     if not 0.0 <= alpha <= 1.0:
-        raise QuietformerError(f"alpha is {alpha:g}; migration takes a number from 0, all left with activations, to 1")
+        raise QuietformerError(f"alpha must be between 0 (everything stays in the activations) and 1, got {alpha:g}")
     refuse_quantized(model, "migrate")
     if any(hasattr(module, MIGRATION) for module in model.modules()):
         raise QuietformerError(f"{type(model).__name__} has been migrated already; start from the original")
     batches = list(batches)
     if not batches:
-        raise QuietformerError("there are no batches to migrate by; give some text or images")
+        raise QuietformerError("there are no batches to migrate with; pass some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
         before = first_output(model, few)
@@ -78,20 +77,20 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.
             else:
                 done.divided += 1
         if not same_up_to_rounding(before, first_output(model, few)):
-            # Migration changes ranges and nothing else; this model uses its parts in a way no trace shows.
+            # Migration changes only ranges, so this model uses its modules in a way that the trace does not show.
             raise QuietformerError(
-                f"{type(model).__name__} computes something else after migration, so it cannot be migrated; go on from a copy"
+                f"{type(model).__name__} gives different outputs after migration, so it cannot be migrated; reload the original"
             )
     return done
 
 
 def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
-    """Projections joined by what they read; one that is called several times joins all that it reads."""
+    """Projections grouped by the tensors they read; a projection that is called several times joins the groups it reads."""
     head = head_modules(model)
     sources: dict[str, set[int]] = {}
     modules: dict[str, nn.Module] = {}
     for step in seen.steps:
-        # Convolutions read pixels or sound, whose channels have no outliers to hand on.
+        # Convolutions read pixels or audio, whose channels have no outliers to move.
         if step.kind == "projection" and isinstance(step.module, (nn.Linear, Conv1D)) and id(step.module) not in head:
             modules[step.site] = step.module
             sources.setdefault(step.site, set()).update(step.sources)
@@ -104,7 +103,7 @@ def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
 
 
 def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | None:
-    """The norm these projections and nothing else read, which has no other call."""
+    """The norm that only these projections read and that is called once; None if there is none."""
     if len(read) != 1:
         return None
     step = seen.steps[next(iter(read))]
@@ -114,10 +113,10 @@ def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | Non
 
 
 def _migrate_group_(group: _Group, largest: list[Tensor], alpha: float, users: Counter[int]) -> bool:
-    """Whether the division went into the norm."""
+    """Rescale one group; returns whether the division was folded into the norm."""
     weights = torch.stack([_by_channel(module).abs().amax(1) for module in group.projections]).amax(0)
     like = _by_channel(group.projections[0])
-    # What is divided by must be exactly what is multiplied by, so it is rounded once, before both.
+    # Divisor and factor must be exactly equal, so the scale is rounded once, before both.
     scale = smoothing(torch.stack(largest).amax(0), weights, alpha).to(like)
     folded = group.norm is not None and _fold_(group.norm, scale, users)
     for module in group.projections:
@@ -129,12 +128,12 @@ def _migrate_group_(group: _Group, largest: list[Tensor], alpha: float, users: C
 
 
 def _divide(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    # A function of torch, so that the trace sees that what the projection reads is on no grid yet.
+    # A torch function, so that the trace sees that the input of the projection is not quantized yet.
     return (torch.div(args[0], getattr(module, MIGRATION)), *args[1:])
 
 
 def _fold_(norm: nn.Module, scale: Tensor, users: Counter[int]) -> bool:
-    """Divide the norm's parameters; undone where its output does not follow, such as for norms that add 1 to their weight."""
+    """Divide the norm's parameters; undone where its output does not follow, as for norms that add 1 to their weight."""
     parameters = [parameter for parameter in norm._parameters.values() if parameter is not None]
     if not parameters or any(p.shape != scale.shape or users[id(p)] > 1 for p in parameters):
         return False
@@ -143,7 +142,7 @@ def _fold_(norm: nn.Module, scale: Tensor, users: Counter[int]) -> bool:
     before = norm(probe)
     for parameter in parameters:
         parameter.div_(scale)
-    # Channel by channel: a large one must not hide that a small one went wrong.
+    # Per channel: a large channel must not hide an error in a small one.
     error, largest = (norm(probe) * scale - before).abs().amax((0, 1)), before.abs().amax((0, 1))
     if bool((error <= 8 * torch.finfo(before.dtype).eps * largest).all()):
         return True

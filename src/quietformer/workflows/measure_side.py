@@ -79,9 +79,7 @@ def measure_side(
             found = found.model_copy(update={name: exported.metrics, **(_about(exported) if per_channel else {})})
         except QuietformerError as error:  # a graph that does not export is still simulated
             found = found.model_copy(update={"error": f"{name.replace('_', '-')} weights: {error}"})
-    return Side(
-        inspect=inspected, fp32=fp32.metrics, simulated=ByGranularity[Spreads](**simulated), real=found
-    )
+    return Side(inspect=inspected, fp32=fp32.metrics, simulated=ByGranularity[Spreads](**simulated), real=found)
 
 
 def simulate_both(model: PreTrainedModel, by: Measuring) -> ByGranularity[Spreads]:

@@ -85,7 +85,9 @@ def retrofit(
     draft = retrofit_recipe(known, call.options)
     data = _read(draft, original, call)
     measured = measuring_data(draft, data, original, call.options.evaluation_sources(), call.options.sequences)
-    reference = reference_run(original, measured.evaluation, known.task, progress=progress, what="evaluating the original")
+    reference = reference_run(
+        original, measured.evaluation, known.task, progress=progress, what="evaluating the original"
+    )
     by = Measuring(measured, reference, call.options.seeds, progress)
     key = _key(call, by)
     before = kept_before(call.out, key)
@@ -106,14 +108,22 @@ def retrofit(
     progress.say(f"before: {side_in_words(before, reference.evaluation.primary)}")
 
     run = run_training(recipe, call.out, progress, Prepared(data, teacher.model, student))
-    healed = open_model(str(out)) if run.model is None else run.model  # of a run that had ended there is only the folder
+    healed = (
+        open_model(str(out)) if run.model is None else run.model
+    )  # of a run that had ended there is only the folder
     inspected = inspect_some(healed, measured, str(out), progress)
     after = measure_side(healed, inspected, by, real=call.options.real, folder=call.out / INT8)
     alone = simulate_both(teacher.model, by) if teacher.balanced else None
     sentence = _sentence(before, after, alone, reference.evaluation.yardstick)
     report = _report(call, original, by, before, sentence).model_copy(
         update=_changed(recipe, run.report)
-        | {"changed": True, "after": after, "rows": comparison(before, after), "balanced_alone": alone, "asked": call.asked}
+        | {
+            "changed": True,
+            "after": after,
+            "rows": comparison(before, after),
+            "balanced_alone": alone,
+            "asked": call.asked,
+        }
         | {"parameters_added": healed.num_parameters() - original.num_parameters()}
     )
     report.save(call.out / REPORT)
@@ -215,7 +225,9 @@ def _balanced_teacher(original: PreTrainedModel, known: KnownModel, data: Traini
         unbalanced = options.model_copy(update={"balance": 0.0})
         return Teacher(copy.deepcopy(original), with_absolute_paths(retrofit_recipe(known, unbalanced)), batches, 0)
     if found:
-        call.progress.say(f"channels of {found} residual adds are balanced first; the outputs of {call.name} stay the same")
+        call.progress.say(
+            f"channels of {found} residual adds are balanced first; the outputs of {call.name} stay the same"
+        )
     return Teacher(model, recipe, batches, found)
 
 
@@ -226,9 +238,7 @@ def _student(teacher: Teacher) -> PreTrainedModel:
     return student
 
 
-def _sentence(
-    before: Side, after: Side, alone: ByGranularity[Spreads] | None, yardstick: Yardstick
-) -> str:
+def _sentence(before: Side, after: Side, alone: ByGranularity[Spreads] | None, yardstick: Yardstick) -> str:
     parts = [
         verdict_on(before, after, yardstick),
         f"Before, {side_in_words(before, yardstick.primary)}.",

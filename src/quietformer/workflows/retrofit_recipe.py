@@ -150,11 +150,7 @@ def _penalties(known: KnownModel, options: RetrofitOptions) -> tuple[ActivationP
     """On outliers, and on wide ranges around the norms of a post-norm model that is not balanced."""
     balanced = bool(_balance(known, options))
     # In a rotated basis a penalty would only push against the teacher: docs/retrofit.md has the numbers.
-    usual = (
-        0.0
-        if _rotates(known, options)
-        else known.width * (BALANCED_STRENGTH if balanced else STRENGTH_PER_FEATURE)
-    )
+    usual = 0.0 if _rotates(known, options) else known.width * (BALANCED_STRENGTH if balanced else STRENGTH_PER_FEATURE)
     strength = usual if options.penalty is None else options.penalty
     terms: list[ActivationPenalty | RangePenalty] = []
     if strength:

@@ -23,8 +23,9 @@ from quietformer.models.open import open_model
 from quietformer.quant.calibration import quantize_
 from quietformer.report.page import write_page
 from quietformer.results.provenance import versions
+from quietformer.results.quality import spreads
 from quietformer.training.run import train
-from quietformer.workflows.quality import look, real_integers
+from quietformer.workflows.measure_side import Measuring, export_and_measure, inspect_some
 
 TRIAL, PAGE, INTEGERS = "trial.json", "inspect.html", "int8"
 """Files of the run folder: the trial's figures, the page of its activations, and the folder with real INT8."""
@@ -81,7 +82,7 @@ def run_trial(
         "curve": curve(trained.log),
         "paper": trained.paper,
         **_measure(model, data, measures, folder, trial.name, tell),
-        "data": data.described,
+        "data": data.info.model_dump(),
         "versions": versions(),
     }
     written: dict[str, Any] = finite(figures)
@@ -109,25 +110,24 @@ def finished_trial(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
 def _measure(
     model: PreTrainedModel, data: CalibrationData, measures: Measures, folder: Path, name: str, tell: Tell
 ) -> dict[str, Any]:
-    total = len(data.evaluation)
-    reference = reference_run(
-        model, data.evaluation, task_of(model), progress=lambda done: tell("evaluating in floating point", done, total)
-    )
+    reference = reference_run(model, data.evaluation, task_of(model))
     if measures.pages:
-        write_page(look(model, data, name, tell), folder / PAGE)
+        write_page(inspect_some(model, data, name), folder / PAGE)
     evaluation = reference.evaluation
     figures: dict[str, Any] = {
         "task": evaluation.task,
         "primary": evaluation.primary,
         "better": evaluation.better,
-        "float": evaluation.to_dict()["figures"],
+        "float": evaluation.metrics.model_dump(),
         "quantized": {},
         "real": None,
     }
     for bits in measures.bits:
         quantized = copy.deepcopy(model)
         quantize_(quantized, quantization(bits), data.evaluation[0])
-        figures["quantized"][bits] = measure_seeds(quantized, data, reference, measures.calibrations, tell)["quantized"]
+        figures["quantized"][bits] = spreads(
+            [run.metrics for run in measure_seeds(quantized, data, reference, measures.calibrations)]
+        ).model_dump()
         if measures.real and bits == EXPORTED:
             figures["real"] = _real(quantized, data, reference, folder, tell)
     return figures
@@ -137,10 +137,17 @@ def _real(
     model: PreTrainedModel, data: CalibrationData, reference: Reference, folder: Path, tell: Tell
 ) -> dict[str, Any]:
     try:
-        found, about = real_integers(model, data, reference, folder / INTEGERS, timed=True, tell=tell)
+        found = export_and_measure(model, Measuring(data, reference, 1), folder / INTEGERS, timed=True)
     except QuietformerError as error:  # a graph that does not export is still simulated
         return {"error": str(error)}
-    return {"figures": found, **about}
+    made = found.details
+    return {
+        "figures": found.metrics.model_dump(),
+        "latency": [row.model_dump() for row in made.latency],
+        "bytes": made.bytes.model_dump(),
+        "threads": made.threads,
+        "agreement": {"cosine": made.cosine_to_simulation, "equal": made.equal_to_simulation},
+    }
 
 
 def curve(log: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Attention off transformers' interface, reached by swapping classes: one file for each such class."""
+"""Attention outside transformers' attention interface, replaced by swapping classes: one file per class."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def find_swappable(model: nn.Module) -> list[tuple[Adapter, AttentionLayer]]:
-    """Every layer whose class is, or can be, swapped, and how."""
+    """Every layer whose class is or can be swapped, with its adapter."""
     return [(adapter, layer) for adapter in ADAPTERS for layer in adapter.find(model)]

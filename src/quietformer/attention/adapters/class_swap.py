@@ -1,10 +1,11 @@
-"""Attention that no interface reaches: the class of each module is swapped for a subclass with the core in it."""
+"""Attention outside transformers' attention interface: each module's class is swapped for a subclass that calls the core."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,19 +19,19 @@ from quietformer.config.attention import HeadGeometry
 
 @dataclass(frozen=True)
 class Adapter:
-    """One such class of attention: how it is found, given a core, and given back."""
+    """How one such attention class is found, replaced and restored."""
 
-    home: str  # the module the class is found in; never imported to look for it, since a model that uses it has done so
-    original: str  # the class
-    name: str  # of the class that takes its place
-    forward: Callable[..., Any]  # what the original computes, by way of `attend`
+    home: str  # the Python module of the class; never imported to search for it, since a model that uses it has done so
+    original: str  # the name of the class
+    name: str  # the name of the class that replaces it
+    forward: Callable[..., Any]  # the forward method of the replacement, which calls the core through `core_of`
     geometry: Callable[[Any], HeadGeometry]
-    bare: bool = False  # whether the models that use it need not be transformers'
+    bare: bool = False  # whether the class is also used in models that are not transformers' own
 
     def find(self, model: nn.Module) -> list[AttentionLayer]:
-        """Every module of exactly this class, replaced already or not."""
+        """Every module of exactly this class, whether already replaced or not."""
         original = getattr(sys.modules.get(self.home), self.original, None)
-        # On the interface, as a later release may put it, it needs no swapping.
+        # A later release may move the class to the attention interface; then it needs no swapping.
         if original is None or interface_caller(original) is not None:
             return []
         kinds = (original, _quiet_class(self))
@@ -50,43 +51,41 @@ class Adapter:
 
 
 ADAPTERS: list[Adapter] = []
-"""Every such class that is known; a file of this package appends its own."""
+"""Every known adapter; each file of this package appends its own."""
 
 
-def attend(
-    module: nn.Module, inputs: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
-) -> tuple[Tensor, Tensor | None]:
-    """What the core of this module gives, told what the module was called with."""
+@contextlib.contextmanager
+def core_of(module: nn.Module, inputs: Tensor) -> Iterator[AttentionCore]:
+    """The core of this module, to be called once; its gate reads the inputs the module was called with."""
     core = module._modules[CORE]
     assert isinstance(core, AttentionCore)
     core.begin(LayerCall(inputs=inputs))
     try:
-        given: tuple[Tensor, Tensor | None] = core(query, key, value, mask, **how)
-        return given
+        yield core
     finally:
         core.end()
 
 
 @cache
 def _quiet_class(adapter: Adapter) -> Any:
-    """A subclass, so that isinstance, parameters and names stay those of the library."""
+    """A subclass of the original, so that isinstance, parameters and names stay those of the library."""
     original = getattr(sys.modules[adapter.home], adapter.original)
 
     def reduce(module: nn.Module, protocol: object) -> tuple[Any, ...]:
-        # The class is made in each process anew, so a pickle says how instead of where it lies.
+        # The class is created anew in each process, so a pickle stores how to create it instead of where to import it.
         return _blank, (adapter,), vars(module)
 
     members = {
         "forward": adapter.forward,
         "__reduce_ex__": reduce,
-        # The library's, as the layer is: what lies in our own modules is taken for a part of the core when a model is traced.
+        # The library's module: a class in one of our modules would count as part of the core when a model is traced.
         "__module__": original.__module__,
     }
     return type(adapter.name, (original,), members)
 
 
 def _blank(adapter: Adapter) -> nn.Module:
-    """A module to be filled by a pickle or a copy, also in a process that has not met the library yet."""
+    """An empty module for pickle or copy to fill, also in a process that has not imported the library yet."""
     importlib.import_module(adapter.home)
     quiet = _quiet_class(adapter)
     module: nn.Module = quiet.__new__(quiet)

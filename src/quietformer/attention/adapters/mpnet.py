@@ -1,4 +1,4 @@
-"""MPNet: relative positions are a bias that the encoder computes once and every layer adds to its scores."""
+"""MPNet: the encoder computes relative positions once as a bias, which every layer adds to its scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from quietformer.attention.adapters.class_swap import ADAPTERS, Adapter, attend
+from quietformer.attention.adapters.class_swap import ADAPTERS, Adapter, core_of
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry
 
 
@@ -26,17 +27,9 @@ def _forward(
         projection(hidden_states).unflatten(-1, (self.num_attention_heads, self.attention_head_size)).transpose(1, 2)
         for projection in (self.q, self.k, self.v)
     )
-    context, probabilities = attend(
-        self,
-        hidden_states,
-        query,
-        key,
-        value,
-        attention_mask,
-        position_bias=position_bias,
-        dropout=self.dropout.p,
-        weights=output_attentions,
-    )
+    options = CoreOptions(dropout=self.dropout.p, weights=output_attentions)
+    with core_of(self, hidden_states) as core:
+        context, probabilities = core(query, key, value, attention_mask, position_bias, options)
     output: Tensor = self.o(context.flatten(2))
     return (output, probabilities) if output_attentions else (output,)
 

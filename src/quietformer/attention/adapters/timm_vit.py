@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quietformer.attention.adapters.class_swap import ADAPTERS, Adapter, attend
+from quietformer.attention.adapters.class_swap import ADAPTERS, Adapter, core_of
+from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry
 
 
@@ -25,9 +26,9 @@ def _forward(self: Any, x: Tensor, attn_mask: Tensor | None = None, is_causal: b
         causal = x.new_ones(n_tokens, n_tokens, dtype=torch.bool).tril()
         attn_mask = causal if attn_mask is None else causal & attn_mask
     query, key = self.q_norm(query), self.k_norm(key)
-    context, _ = attend(
-        self, x, query, key, value, attn_mask, scaling=self.scale, dropout=self.attn_drop.p, weights=False
-    )
+    options = CoreOptions(scaling=self.scale, dropout=self.attn_drop.p, weights=False)
+    with core_of(self, x) as core:
+        context, _ = core(query, key, value, attn_mask, options=options)
     context = self.norm(context.flatten(2))
     if self.gate is not None:  # timm's own gate, which some of its models have
         context = context * self.gate(x).sigmoid()

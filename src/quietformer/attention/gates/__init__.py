@@ -1,1 +1,1 @@
-"""Gates, one file for each; a new file registers itself."""
+"""Gates, one file per gate; a new file registers itself."""

@@ -1,6 +1,6 @@
-"""Gates that read the whole input."""
+"""One gate per head that reads the whole input."""
 
-# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+# B batch, Q queries, H heads, d input features (d_model), f input features per head, n outputs per head, D value features
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AllHeadsGateModule(Gate):
 
 @gates.register("all_heads")
 class AllHeadsGate(SigmoidGateSpec):
-    """Every head's gate reads the whole input, so heads may mix."""
+    """Every head's gate reads the whole input, including the features of other heads."""
 
     def build(self, geometry: HeadGeometry) -> Gate:
         return AllHeadsGateModule(self, geometry)

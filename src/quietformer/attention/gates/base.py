@@ -1,6 +1,6 @@
 """Gated attention (the paper's section 4.2): a head's output times sigmoid(G(x)) of the layer's input x."""
 
-# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+# B batch, Q queries, H heads, d input features (d_model), f input features per head, n outputs per head, D value features
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.config.attention import GateSpec
 
 PRETRAINED_WEIGHT_STD = 0.01
-"""The paper's spread of gate weights when fine-tuning: small, so that the gate starts near its bias."""
+"""The paper's standard deviation of gate weights for fine-tuning: small, so that the gate starts near its bias."""
 
 FEW_OUTPUTS = 64
-"""Of all heads: with more of them the zeros of one product for all cost more than products for each."""
+"""Up to this many outputs of all heads, one block-diagonal product is faster than one product per head."""
 
 
 class SigmoidGateSpec(GateSpec):
-    """What every gate shares: how open it starts, and what its sigmoid is multiplied by."""
+    """Fields that all gates share."""
 
     pi_init: float = Field(default=0.5, gt=0, lt=1, description="how open the gate starts: sigmoid(bias)")
     scale: float = Field(
         default=1.0, gt=0, description="multiplies the gate; 1/pi_init starts a pretrained model as it was"
     )
     weight_std: float | None = Field(
-        default=None, ge=0, description="normal spread of the weights; by default uniform by fan-in"
+        default=None, ge=0, description="standard deviation of normal initial weights; default: uniform by fan-in"
     )
 
     @classmethod
     def for_pretrained(cls, *, pi_init: float = 0.5, **fields: Any) -> Self:
-        """The paper's setting for fine-tuning: gates that start at about one."""
+        """The paper's settings for fine-tuning a pretrained model: gates that start near one."""
         settings: dict[str, Any] = {"pi_init": pi_init, "scale": 1 / pi_init, "weight_std": PRETRAINED_WEIGHT_STD}
         return cls(**(settings | fields))
 
@@ -44,7 +44,7 @@ class SigmoidGateSpec(GateSpec):
 
 
 class Gate(nn.Module):
-    """scale * sigmoid(G(x)); subclasses give G."""
+    """scale * sigmoid(G(x)); subclasses define G as `logits`."""
 
     def __init__(self, spec: SigmoidGateSpec) -> None:
         super().__init__()
@@ -70,9 +70,9 @@ class Gate(nn.Module):
 
 
 def for_all_features(weight_Hfn: Tensor) -> Tensor:
-    """One map a head on its own features, as one map (H n, d) on all of them, zero elsewhere.
+    """The maps of all heads, each on its own features, as one block-diagonal matrix (H n, d).
 
-    Heads one by one are many small products; zeros in a single one cost less than starting them.
+    One product with many zeros is faster than many small products.
     """
     n_heads, features, outputs = weight_Hfn.shape
     own_HH = torch.eye(n_heads, dtype=weight_Hfn.dtype, device=weight_Hfn.device)
@@ -81,7 +81,7 @@ def for_all_features(weight_Hfn: Tensor) -> Tensor:
 
 
 def per_head(inputs_BQd: Tensor, weight_Hfn: Tensor, bias_Hn: Tensor) -> Tensor:
-    """Each head's map of its slice of the input, as the paper has it: (B, Q, H, n)."""
+    """Each head's map of its own slice of the input, as in the paper: (B, Q, H, n)."""
     if bias_Hn.numel() > FEW_OUTPUTS:
         x_BQHf = inputs_BQd.reshape(*inputs_BQd.shape[:-1], *weight_Hfn.shape[:2])
         return torch.einsum("bqhf,hfn->bqhn", x_BQHf, weight_Hfn) + bias_Hn

@@ -1,6 +1,6 @@
 """One gate per output feature."""
 
-# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+# B batch, Q queries, H heads, d input features (d_model), f input features per head, n outputs per head, D value features
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quietformer.errors import SpecError
 
 
 class ElementwiseGateModule(Gate):
-    """One gate for each output feature, from the features of its own head."""
+    """One gate per output feature, computed from the input features of its head."""
 
     def __init__(self, spec: ElementwiseGate, geometry: HeadGeometry) -> None:
         super().__init__(spec)
         if geometry.d_value is None:
             raise SpecError(
-                "the elementwise gate needs the width of a head's output, which this layer does not tell; use linear"
+                "the elementwise gate needs the width of a head's output, which this layer does not say; use the linear gate"
             )
         features = geometry.features_per_head("the elementwise gate")
         self.weight = self._weight(geometry.n_heads, features, geometry.d_value, fan_in=features)
@@ -30,7 +30,7 @@ class ElementwiseGateModule(Gate):
 
 @gates.register("elementwise")
 class ElementwiseGate(SigmoidGateSpec):
-    """A gate for each feature of a head's output instead of one for the head."""
+    """One gate per feature of a head's output instead of one per head."""
 
     def build(self, geometry: HeadGeometry) -> Gate:
         return ElementwiseGateModule(self, geometry)

@@ -1,6 +1,6 @@
 """One linear map per head."""
 
-# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+# B batch, Q queries, H heads, d input features (d_model), f input features per head, n outputs per head, D value features
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quietformer.config.attention import HeadGeometry, gates
 
 
 class LinearGateModule(Gate):
-    """One linear map a head on its own features: n_heads (d_head + 1) parameters."""
+    """One linear map per head on its own features: n_heads (d_head + 1) parameters."""
 
     def __init__(self, spec: LinearGate, geometry: HeadGeometry) -> None:
         super().__init__(spec)
@@ -25,7 +25,7 @@ class LinearGateModule(Gate):
 
 @gates.register("linear")
 class LinearGate(SigmoidGateSpec):
-    """One linear map a head, reading that head's slice of the input."""
+    """One linear map per head, which reads that head's slice of the input."""
 
     def build(self, geometry: HeadGeometry) -> Gate:
         return LinearGateModule(self, geometry)

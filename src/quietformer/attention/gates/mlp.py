@@ -1,6 +1,6 @@
 """One small network per head."""
 
-# B batch, Q queries, H heads, d input features (d_model), f those of one head, n outputs of a head's map, D value features
+# B batch, Q queries, H heads, d input features (d_model), f input features per head, n outputs per head, D value features
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quietformer.config.attention import HeadGeometry, gates
 
 
 class MLPGateModule(Gate):
-    """One ReLU network a head: n_heads (n_hid (d_head + 2) + 1) parameters."""
+    """One ReLU network per head: n_heads (n_hid (d_head + 2) + 1) parameters."""
 
     def __init__(self, spec: MLPGate, geometry: HeadGeometry) -> None:
         super().__init__(spec)
@@ -31,9 +31,9 @@ class MLPGateModule(Gate):
 
 @gates.register("mlp")
 class MLPGate(SigmoidGateSpec):
-    """One small ReLU network a head, reading that head's slice of the input."""
+    """One small ReLU network per head, which reads that head's slice of the input."""
 
-    hidden: int = Field(default=4, ge=1, description="hidden units a head (the paper's n_hid)")
+    hidden: int = Field(default=4, ge=1, description="hidden units per head (the paper's n_hid)")
 
     def build(self, geometry: HeadGeometry) -> Gate:
         return MLPGateModule(self, geometry)

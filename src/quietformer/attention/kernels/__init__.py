@@ -1,1 +1,1 @@
-"""The same mathematics without T x T memory: blocked CPU rows, SDPA, FlexAttention."""
+"""Attention in memory linear in the sequence length: blocks of rows on the CPU, torch's SDPA, FlexAttention."""

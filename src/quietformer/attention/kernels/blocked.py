@@ -1,11 +1,11 @@
-"""Clipped softmax attention a block of queries at a time: memory linear in the length, exact forward and backward.
+"""Clipped softmax attention in blocks of queries: memory linear in the sequence length, exact forward and backward.
 
-The rows of a block hold all their keys, so nothing has to be merged between blocks, and what the backward pass needs of them
-is computed again. Stretching and clipping to [0, 1] is c * clamp(p - t, 0, 1/c) with c = zeta - gamma and t = -gamma / c: the
-factor c goes to the rows of the output.
+A block holds all keys of its rows, so no results have to be merged between blocks. The backward pass recomputes the weights of
+each block. Stretching and clipping to [0, 1] equals c * clamp(p - t, 0, 1/c) with c = zeta - gamma and t = -gamma / c; the
+factor c is applied to the rows of the output.
 """
 
-# B batch, H heads, Q queries, K keys, D features of a head; a block has n heads, r queries and k keys of one sequence
+# B batch, H heads, Q queries, K keys, D features per head; a block has n heads, r queries and k keys of one sequence
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from torch.autograd.function import once_differentiable
 
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.compiled_rows import Bounds, gradients_, weights_
-from quietformer.attention.masks import Causal, read_mask
+from quietformer.attention.masks import AnyMask, Causal, read_mask, split_mask
 
 BLOCK_WEIGHTS = 2**19
-"""Weights of a block for each thread, 2 MiB of float32: they stay in the cache from one pass to the next."""
+"""Weights per block and thread: 2 MiB of float32, which stay in the cache from one pass to the next."""
 
 BLOCK_ROWS = 256
-"""Queries of a block at most; fewer leave a matrix product idle, more leave less room for heads beside one another."""
+"""Maximum number of queries per block: with more of them, fewer heads fit into one batched matrix product."""
 
 LEAST_ROWS = 32
+"""Minimum number of queries per block: with fewer of them, matrix products are inefficient."""
 
 
 @dataclass(frozen=True)
 class Clipping:
-    """clip((zeta - gamma) p + gamma, 0, 1) and dropout; a gamma that is a tensor broadcasts over (B, H, Q, 1)."""
+    """clip((zeta - gamma) p + gamma, 0, 1), then dropout; a tensor gamma broadcasts over (B, H, Q, 1)."""
 
     gamma: Tensor | float
     zeta: float = 1.0
@@ -46,43 +47,47 @@ def clipped_attention(
     clipping: Clipping,
     *,
     scaling: float,
-    mask: Tensor | None = None,
-    causal: Causal | None = None,
+    mask: AnyMask = None,
 ) -> Tensor:
-    """The context (B, H, Q, D); a mask broadcasts over (B, H, Q, K)."""
+    """The context (B, H, Q, D) of clipped softmax attention."""
     dtype = accumulation_dtype(query_BHQD.dtype)
     query, key, value = (x.to(dtype) for x in (query_BHQD, key_BHKD, value_BHKD))
+    tensor_mask, causal = split_mask(mask)
     work = _Work(clipping, scaling, causal)
     with torch.autocast(query.device.type, enabled=False):
-        context: Tensor = _ClippedAttention.apply(query, key, value, mask, work)  # type: ignore[no-untyped-call]
+        context: Tensor = _ClippedAttention.apply(query, key, value, tensor_mask, work)  # type: ignore[no-untyped-call]
     return context.to(query_BHQD.dtype)
 
 
 @dataclass(frozen=True)
 class _Block:
+    """Some heads and queries of one sequence."""
+
     sequence: int
     heads: slice
     rows: slice
-    keys: slice  # those that any of the rows may see
+    keys: slice  # from the first to the last key that any of the rows may see
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return _length(self.heads), _length(self.rows), _length(self.keys)
 
     def part(self, x: Tensor) -> Tensor:
-        """What belongs to this block of something that broadcasts over (B, H, Q, K), as (n, r, k)."""
+        """The part (n, r, k) of a tensor that broadcasts over (B, H, Q, K)."""
         x = x[(None,) * (4 - x.dim())]
         parts = (slice(self.sequence, self.sequence + 1), self.heads, self.rows, self.keys)
         return x[tuple(slice(None) if size == 1 else part for size, part in zip(x.shape, parts, strict=True))][0]
 
 
 class _ClippedAttention(torch.autograd.Function):
+    """Saves queries, keys, values and mask; the weights are recomputed in the backward pass."""
+
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, work: _Work) -> Tensor:
         ctx.save_for_backward(query, key, value, mask)
         ctx.work = work
         n_batch, n_heads, n_queries, _ = query.shape
-        # In memory as (B, Q, H, D): what comes next joins the heads.
+        # In memory as (B, Q, H, D), since the next step of the layer concatenates the heads.
         context = query.new_empty(n_batch, n_queries, n_heads, value.shape[-1]).transpose(1, 2)
         work.begin(query, key, mask, buffers=1)
         for block in work.blocks:
@@ -105,9 +110,9 @@ class _ClippedAttention(torch.autograd.Function):
 def _backward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, grad_context: Tensor, work: _Work
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values."""
+    """The gradients of queries, keys and values."""
     grad_query = torch.empty_like(query)
-    # In one piece for each head, since every block of rows adds to them.
+    # Full size from the start, since every block of rows adds to them.
     grad_key, grad_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
     work.begin(query, key, mask, buffers=3)
     for block in work.blocks:
@@ -128,7 +133,7 @@ def _backward(
 
 
 class _Work:
-    """What forward and backward do alike to each block, and the buffers they do it in."""
+    """The steps per block that forward and backward share, and their buffers."""
 
     def __init__(self, clipping: Clipping, scaling: float, causal: Causal | None) -> None:
         self.clipping, self.scaling, self.causal = clipping, scaling, causal
@@ -156,7 +161,7 @@ class _Work:
         rows_nrD = query[block.sequence, block.heads, block.rows]
         keys_nDk = key[block.sequence, block.heads, block.keys].transpose(1, 2)
         torch.baddbmm(scores_nrk, rows_nrD, keys_nDk, beta=0, alpha=self.scaling, out=scores_nrk)
-        if self._only_causal:  # what came before the first row is seen by all
+        if self._only_causal:  # every row sees the keys up to the position of the first row
             first = block.rows.start + self._offset + 1
             if first < block.keys.stop:
                 _, seen = self._masked(replace(block, keys=slice(first, block.keys.stop)), scores_nrk.dtype)
@@ -175,7 +180,7 @@ class _Work:
         return self.causal is not None and self.causal.padding_BK is None and self.causal.offset >= 0
 
     def _masked(self, block: _Block, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """What is added to the scores of a block and what its rows see, each (n or 1, r or 1, k or 1): made block by block."""
+        """The bias of a block and its visible keys, each (n or 1, r or 1, k or 1); the last result is cached."""
         shared = self.mask is None or self.mask.dim() < 4 or self.mask.shape[1] == 1
         key = (block.sequence, slice(None) if shared else block.heads, block.rows, block.keys, dtype)
         if self._last is None or self._last[0] != key:
@@ -186,13 +191,13 @@ class _Work:
         return self._last[1]
 
     def bounds(self, block: _Block) -> Bounds:
-        """t and 1/c; without an upper stretch nothing reaches the latter."""
+        """t and 1/c of the module's docstring; with zeta = 1 no weight reaches 1/c, so there is no upper bound."""
         gamma, zeta = self._gamma(block), self.clipping.zeta
         stretch = zeta - gamma
         return Bounds(-gamma / stretch, 1 / stretch if zeta > 1 else None)
 
     def stretched_(self, block: _Block, rows_nrD: Tensor) -> Tensor:
-        """Rows times c, and 0 where a row sees no key."""
+        """Multiply rows by c, and by 0 where a row sees no key."""
         rows_nrD.mul_(self.clipping.zeta - self._gamma(block))
         if self._only_causal:
             return rows_nrD
@@ -200,27 +205,27 @@ class _Work:
         return rows_nrD if seen is None else rows_nrD.mul_(seen.any(-1, keepdim=True))
 
     def drop_(self, block: _Block, weights_nrk: Tensor) -> Tensor | None:
-        """Dropout with the same choice in both passes, whatever heads a block has; gives what was multiplied with."""
+        """Apply dropout and return its factors; both passes draw the same ones, however heads are split into blocks."""
         if not self.clipping.dropout:
             return None
         kept = 1 - self.clipping.dropout
         chosen = torch.empty_like(weights_nrk)
         generator = torch.Generator(weights_nrk.device)
         for place, head in enumerate(range(block.heads.start, block.heads.stop)):
-            # A hash of where the rows are: equal numbers from neighbouring seeds would be equal choices.
+            # Seeded with a hash of the position, since adjacent seeds could give correlated choices.
             generator.manual_seed(hash((self.seed, block.sequence, head, block.rows.start)) & (2**63 - 1))
             chosen[place].bernoulli_(kept, generator=generator)
         weights_nrk.mul_(chosen.div_(kept) if kept else chosen)
         return chosen
 
     def _split(self, shape: torch.Size, n_keys: int) -> Iterator[_Block]:
-        """In the order of sequences, rows and heads: a mask without heads is read once for all of them."""
+        """Blocks ordered by sequence, rows, heads: a mask without a head dimension is then read once for all heads."""
         n_batch, n_heads, n_queries, _ = shape
         rows = min(n_queries, BLOCK_ROWS, max(LEAST_ROWS, BLOCK_WEIGHTS // max(1, n_keys)))
         heads = min(n_heads, max(1, torch.get_num_threads() * BLOCK_WEIGHTS // max(1, rows * n_keys)))
         for sequence in range(n_batch):
             spans = [
-                self._seen(
+                self._with_visible_keys(
                     _Block(sequence, slice(0, n_heads), slice(begin, min(begin + rows, n_queries)), slice(0, n_keys))
                 )
                 for begin in range(0, n_queries, rows)
@@ -229,8 +234,8 @@ class _Work:
                 for head in range(0, n_heads, heads):
                     yield replace(block, heads=slice(head, min(head + heads, n_heads)))
 
-    def _seen(self, block: _Block) -> _Block:
-        """From the first to the last key that one of the rows sees: a causal mask halves the work."""
+    def _with_visible_keys(self, block: _Block) -> _Block:
+        """The block with its keys limited to what any of its rows sees: a causal mask halves the work."""
         n_keys = block.keys.stop
         if self.causal is not None:
             return replace(block, keys=slice(0, min(n_keys, max(1, block.rows.stop + self.causal.offset))))

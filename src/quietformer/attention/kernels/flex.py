@@ -1,12 +1,14 @@
-"""Clipped softmax through FlexAttention, for GPUs: one pass for each row's normalizer, one for the clipped weights.
+"""Clipped softmax through FlexAttention, for GPUs, in two passes.
 
-The second pass is a softmax over log w with w the clipped weights; times the exponential of its own log-sum-exp it is the
-sum of w times the values. The first pass's log-sum-exp stays in the graph: without it queries and keys would get the wrong
-gradients. Written for CUDA. On a CPU FlexAttention has the forward pass alone, uncompiled: that is tested, and the gradients
-with a stand-in for it.
+The first pass computes the softmax denominator of each row. The second is a softmax over log w, where w are the clipped
+weights; its output times the exponential of its log-sum-exp is the sum of w times the values. The log-sum-exp of the first
+pass stays in the autograd graph, since the gradients of queries and keys depend on it.
+
+Written for CUDA. On a CPU, FlexAttention only has an uncompiled forward pass. The tests run that, and check the gradients with
+a replacement of FlexAttention made of ordinary operations.
 """
 
-# B batch, H heads, Q queries, K keys, D features of a head
+# B batch, H heads, Q queries, K keys, D features per head
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from quietformer.attention.kernels.blocked import Clipping
-from quietformer.attention.masks import Causal, read_mask
+from quietformer.attention.masks import AnyMask, read_mask, split_mask
 
 
 def flex_clipped_attention(
@@ -28,15 +30,15 @@ def flex_clipped_attention(
     clipping: Clipping,
     *,
     scaling: float,
-    mask: Tensor | None = None,
-    causal: Causal | None = None,
+    mask: AnyMask = None,
 ) -> Tensor:
-    """The context (B, H, Q, D); the clipping has no dropout here."""
+    """The context (B, H, Q, D); dropout is not supported here."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     attend = _compiled() if query_BHQD.is_cuda else _uncompiled()
     shape = (*query_BHQD.shape[:3], key_BHKD.shape[2])
-    bias, visible = read_mask(mask, shape[-1], torch.float32)
+    tensor_mask, causal = split_mask(mask)
+    bias, visible = read_mask(tensor_mask, shape[-1], torch.float32)
     gamma: Tensor = torch.as_tensor(clipping.gamma, dtype=torch.float32, device=query_BHQD.device)
     gamma = gamma.expand(*shape[:3], 1)[..., 0]
     offsets = None if bias is None else bias.expand(shape)
@@ -57,13 +59,13 @@ def flex_clipped_attention(
         low = gamma[b, h, q]
         weight = (clipping.zeta - low) * torch.exp(biased(score, b, h, q, k) - normalizer_BHQ[b, h, q]) + low
         positive = weight > 0
-        # The logarithm of a stand-in where there is none, so that no gradient becomes a NaN.
+        # Take the logarithm of 1 where the weight is not positive, so that no gradient becomes NaN.
         return torch.where(positive, torch.log(torch.where(positive, weight, 1.0).clamp(max=1.0)), -torch.inf)
 
     context, second = attend(
         query_BHQD, key_BHKD, value_BHKD, score_mod=clipped, scale=scaling, return_aux=AuxRequest(lse=True)
     )
-    total_BHQ = torch.exp(second.lse)  # zero for a row of which every weight is clipped
+    total_BHQ = torch.exp(second.lse)  # zero for a row whose weights are all clipped to zero
     if visible is not None:
         total_BHQ = total_BHQ * visible.any(dim=-1)
     if causal is not None:

@@ -1,25 +1,36 @@
-/* Softmax and clipping of whole rows in as few passes as there can be, forward and backward; see rows.py, which loads this.
+/* The extension module quietformer.attention.kernels._rows: row-wise clipped softmax, forward and backward, in place.
 
-   Rows are contiguous float32. For each row r: p = softmax(scores), w = clamp(p - low[r], 0, high[r]).
-   Built where there is a compiler; without it, or without AVX2, torch's operators do the same. */
+   For each row r of contiguous float32 scores: p = softmax(scores), w = clamp(p - low[r], 0, high[r]).
+   Each direction makes as few passes over memory as possible. compiled_rows.py registers the functions as torch operators;
+   where this file was not compiled, or the CPU lacks AVX2, torch's own operators compute the same. */
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <math.h>
 #include <stdint.h>
+
+/* One number per row (step 1), or one number for all rows (step 0); a null pointer stands for infinity. */
+typedef struct {
+    const float *values;
+    int64_t step;
+} Bound;
+
+static inline float bound_of(Bound bound, int64_t row) { return bound.values ? bound.values[row * bound.step] : INFINITY; }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include <immintrin.h>
 
 #define AVX2 __attribute__((target("avx2,fma")))
-#define WORTH_THREADS 16384 /* values below which starting threads costs more than they save */
+#define WORTH_THREADS 16384 /* with fewer values, starting threads costs more than it saves */
 
-int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static int is_supported(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-/* exp(x) for x <= 0 to about one unit in the last place; 0 below the smallest normal number, NaN for NaN.
-   x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) by its series to r^7, the coefficients fitted. */
+/* exp(x) for x <= 0, accurate to about one unit in the last place; 0 where the result would be subnormal, NaN for NaN.
+   x = n ln 2 + r with |r| <= ln 2 / 2; exp(r) is a polynomial of degree 7 with fitted coefficients. */
 AVX2 static inline __m256 exp8(__m256 x) {
     const __m256 lowest = _mm256_set1_ps(-87.3f);
-    __m256 bounded = _mm256_max_ps(lowest, x); /* in this order a NaN stays one */
+    __m256 bounded = _mm256_max_ps(lowest, x); /* the order of the arguments matters: this one keeps NaN */
     __m256 n = _mm256_round_ps(_mm256_mul_ps(bounded, _mm256_set1_ps(1.44269504f)),
                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), bounded);
@@ -47,12 +58,12 @@ AVX2 static inline float max8(__m256 x) {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 }
 
-/* Lanes of the last, incomplete eight that belong to the row. */
+/* Mask of the lanes of the last, incomplete vector that belong to the row. */
 AVX2 static inline __m256i last_lanes(int64_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-/* Turns a row of scores into exponentials and gives one over their sum. */
+/* Replaces a row of scores x by exp(x - max x) and returns one over their sum. */
 AVX2 static float exponentials(float *row, int64_t k) {
     int64_t whole = k & ~(int64_t)7;
     __m256i rest = last_lanes(k - whole);
@@ -106,7 +117,7 @@ AVX2 static void forward_row(float *row, int64_t k, float low, float high) {
     }
 }
 
-/* scores become p, and weights w; grad, what belongs to w, becomes what belongs to the scores. */
+/* Replaces the scores by p, fills in the weights w, and replaces the gradient of w by the gradient of the scores. */
 AVX2 static void backward_row(float *row, float *weights, float *grad, int64_t k, float low, float high) {
     __m256 part = _mm256_set1_ps(exponentials(row, k)), lows = _mm256_set1_ps(low), highs = _mm256_set1_ps(high);
     __m256 zero = _mm256_setzero_ps(), sum = zero;
@@ -129,21 +140,58 @@ AVX2 static void backward_row(float *row, float *weights, float *grad, int64_t k
     }
 }
 
-AVX2 void forward(float *scores, const float *low, const float *high, int64_t rows, int64_t k) {
+AVX2 static void forward(float *scores, Bound low, Bound high, int64_t rows, int64_t k) {
 #pragma omp parallel for schedule(static) if (rows * k > WORTH_THREADS)
-    for (int64_t r = 0; r < rows; r++) forward_row(scores + r * k, k, low[r], high[r]);
+    for (int64_t r = 0; r < rows; r++) forward_row(scores + r * k, k, bound_of(low, r), bound_of(high, r));
 }
 
-AVX2 void backward(float *scores, float *weights, float *grad, const float *low, const float *high, int64_t rows,
-                   int64_t k) {
+AVX2 static void backward(float *scores, float *weights, float *grad, Bound low, Bound high, int64_t rows, int64_t k) {
 #pragma omp parallel for schedule(static) if (rows * k > WORTH_THREADS)
-    for (int64_t r = 0; r < rows; r++) backward_row(scores + r * k, weights + r * k, grad + r * k, k, low[r], high[r]);
+    for (int64_t r = 0; r < rows; r++)
+        backward_row(scores + r * k, weights + r * k, grad + r * k, k, bound_of(low, r), bound_of(high, r));
 }
 
-#else
+#else /* never called: supported() is false */
 
-int supported(void) { return 0; }
-void forward(float *scores, const float *low, const float *high, int64_t rows, int64_t k) {}
-void backward(float *scores, float *weights, float *grad, const float *low, const float *high, int64_t rows, int64_t k) {}
+static int is_supported(void) { return 0; }
+static void forward(float *scores, Bound low, Bound high, int64_t rows, int64_t k) {}
+static void backward(float *scores, float *weights, float *grad, Bound low, Bound high, int64_t rows, int64_t k) {}
 
 #endif
+
+/* Pointers arrive as Python integers (Tensor.data_ptr()). The caller has checked dtypes, sizes and contiguity, and keeps
+   the tensors alive. */
+static void *pointer(unsigned long long address) { return (void *)(uintptr_t)address; }
+
+static PyObject *py_supported(PyObject *self, PyObject *unused) { return PyBool_FromLong(is_supported()); }
+
+static PyObject *py_forward(PyObject *self, PyObject *args) {
+    unsigned long long scores, low, high;
+    long long low_step, high_step, rows, k;
+    if (!PyArg_ParseTuple(args, "KKLKLLL", &scores, &low, &low_step, &high, &high_step, &rows, &k)) return NULL;
+    Bound lows = {pointer(low), low_step}, highs = {pointer(high), high_step};
+    Py_BEGIN_ALLOW_THREADS forward(pointer(scores), lows, highs, rows, k);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+static PyObject *py_backward(PyObject *self, PyObject *args) {
+    unsigned long long scores, weights, grad, low, high;
+    long long low_step, high_step, rows, k;
+    if (!PyArg_ParseTuple(args, "KKKKLKLLL", &scores, &weights, &grad, &low, &low_step, &high, &high_step, &rows, &k))
+        return NULL;
+    Bound lows = {pointer(low), low_step}, highs = {pointer(high), high_step};
+    Py_BEGIN_ALLOW_THREADS backward(pointer(scores), pointer(weights), pointer(grad), lows, highs, rows, k);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"supported", py_supported, METH_NOARGS, "Whether this CPU can run the functions (AVX2 and FMA)."},
+    {"forward", py_forward, METH_VARARGS, "forward(scores, low, low_step, high, high_step, rows, keys): scores become weights."},
+    {"backward", py_backward, METH_VARARGS,
+     "backward(scores, weights, grad, low, low_step, high, high_step, rows, keys): grad becomes that of the scores."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_rows", "Row-wise clipped softmax.", -1, methods};
+
+PyMODINIT_FUNC PyInit__rows(void) { return PyModule_Create(&definition); }

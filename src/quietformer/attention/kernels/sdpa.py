@@ -1,10 +1,10 @@
-"""Softmax, and softmax with a sink, through torch's fused attention, which never holds the weights.
+"""Softmax, and softmax with a sink, through torch's fused attention, which never stores the weights.
 
-A sink is one more key: its value is zero, and its score is its logit. Zero is what any query makes of a key of zeros; any
-other logit takes one more feature, which of all keys only the sink's has, and every query at what makes its score the logit.
+A sink is one extra key with a value of zero whose score is the sink's logit. For a logit of zero a key of zeros is enough. Any
+other logit needs one extra feature: it is nonzero in the sink's key only, and every query holds 1 / scaling there.
 """
 
-# B batch, H heads, Q queries, K keys, D features of a head
+# B batch, H heads, Q queries, K keys, D features per head
 
 from __future__ import annotations
 
@@ -13,27 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quietformer.attention.masks import Causal, read_mask
+from quietformer.attention.masks import AnyMask, read_mask, split_mask
+from quietformer.attention.options import FusedOptions
 
 FEATURES_ADDED = 8
-"""Widths that are no multiple of eight make kernels fall back to slow ones."""
+"""Fused kernels are slow for head widths that are not a multiple of eight, so eight features are added where one is needed."""
 
 
 def softmax_attention(
-    query_BHQD: Tensor,
-    key_BHKD: Tensor,
-    value_BHKD: Tensor,
-    *,
-    scaling: float,
-    mask: Tensor | None = None,
-    causal: Causal | None = None,
-    dropout: float = 0.0,
+    query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
 ) -> Tensor:
-    """The context (B, H, Q, D) of softmax; zero where a row sees no key."""
+    """The context (B, H, Q, D) of softmax attention; zero where a row sees no key."""
+    how = {"dropout_p": options.dropout, "scale": options.scaling}
+    _, causal = split_mask(mask)
     if causal is not None and causal.padding_BK is None and causal.offset == 0:
-        return _fused(query_BHQD, key_BHKD, value_BHKD, None, is_causal=True, dropout_p=dropout, scale=scaling)
-    bias, visible = _read(mask, causal, key_BHKD)
-    context = _fused(query_BHQD, key_BHKD, value_BHKD, bias, dropout_p=dropout, scale=scaling)
+        return _fused(query_BHQD, key_BHKD, value_BHKD, None, is_causal=True, **how)
+    bias, visible = _read(mask, key_BHKD)
+    context = _fused(query_BHQD, key_BHKD, value_BHKD, bias, **how)
     return context if visible is None else context * visible.any(dim=-1, keepdim=True)
 
 
@@ -42,16 +38,13 @@ def sink_attention(
     key_BHKD: Tensor,
     value_BHKD: Tensor,
     logit_H: Tensor | None,
-    *,
-    scaling: float,
-    mask: Tensor | None = None,
-    causal: Causal | None = None,
-    dropout: float = 0.0,
+    mask: AnyMask,
+    options: FusedOptions,
 ) -> Tensor:
-    """The context of softmax over the keys and a sink, whose logit is zero if none is given."""
-    width = value_BHKD.shape[-1]
+    """The context (B, H, Q, D) of softmax over the keys and a sink; without a logit the sink's logit is zero."""
+    width, scaling = value_BHKD.shape[-1], options.scaling
     pad = nn.functional.pad
-    bias, _ = _read(mask, causal, key_BHKD)  # a kernel told to be causal would hide the sink too
+    bias, _ = _read(mask, key_BHKD)  # not is_causal=True, which would hide the sink from most queries
     if bias is not None:
         bias = pad(bias.expand(*bias.shape[:-1], key_BHKD.shape[-2]), (0, 1))
     if logit_H is None:
@@ -64,15 +57,16 @@ def sink_attention(
         sink = pad(logit_H.to(key_BHKD.dtype).view(1, -1, 1, 1), (features, FEATURES_ADDED - 1))
         key = torch.cat([pad(key_BHKD, (0, FEATURES_ADDED)), sink.expand(n_batch, n_heads, 1, -1)], -2)
         value = pad(value_BHKD, (0, FEATURES_ADDED, 0, 1))
-    return _fused(query_BHQD, key, value, bias, dropout_p=dropout, scale=scaling)[..., :width]
+    return _fused(query_BHQD, key, value, bias, dropout_p=options.dropout, scale=scaling)[..., :width]
 
 
-def _read(mask: Tensor | None, causal: Causal | None, key_BHKD: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    return read_mask(mask if causal is None else causal.whole(), key_BHKD.shape[-2], key_BHKD.dtype)
+def _read(mask: AnyMask, key_BHKD: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    tensor, causal = split_mask(mask)
+    return read_mask(tensor if causal is None else causal.whole(), key_BHKD.shape[-2], key_BHKD.dtype)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
-    """torch's attention; the lowest bias is one that the kernel's dtype has, or a row without visible keys would be NaN."""
+    """torch's attention, with the bias clamped to the kernel's dtype: an infinite bias makes rows without visible keys NaN."""
     if bias is not None:
         device = query.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype

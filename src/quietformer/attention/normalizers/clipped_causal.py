@@ -1,53 +1,54 @@
-"""Clipped softmax that lets every row of a causal model do nothing, the first one too."""
+"""Clipped softmax that lets every row of a causal model do nothing, including the first row."""
 
-# B batch, H heads, Q queries, K keys, D features of a head
+# B batch, H heads, Q queries, K keys, D features per head
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from quietformer.attention.masks import Causal, visible_keys
+from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.clipped_softmax import ClippedSoftmax, ClippedSoftmaxNormalizer, count_keys
+from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, normalizers
 
 
 class ClippedCausalNormalizer(ClippedSoftmaxNormalizer):
-    """Clipped softmax; a row that sees one key, whose softmax is 1 whatever the score, gives it nothing."""
+    """Clipped softmax; a row that sees only one key, whose softmax is always 1, gives it weight 0."""
 
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         weights_BHQK = super().forward(scores_BHQK, visible)
         n_keys = scores_BHQK.shape[-1] if visible is None else count_keys(visible, "row")
         return weights_BHQK * _more_than_one(n_keys, weights_BHQK)
 
-    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor | None:
-        context_BHQD = super().attend(query_BHQD, key_BHKD, value_BHKD, **how)
+    def attend(
+        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
+    ) -> Tensor | None:
+        context_BHQD = super().attend(query_BHQD, key_BHKD, value_BHKD, mask, options)
         if context_BHQD is None:
             return None
-        causal: Causal | None = how["causal"]
-        mask: Tensor | None = how["mask"]
         n_keys: Tensor | int = key_BHKD.shape[2]
-        if causal is not None:
-            n_keys = causal.count("row")
+        if isinstance(mask, Causal):
+            n_keys = mask.count("row")
         elif mask is not None:
             n_keys = count_keys(visible_keys(mask), "row")
         return context_BHQD * _more_than_one(n_keys, context_BHQD)
 
 
 def _more_than_one(n_keys: Tensor | int, like: Tensor) -> Tensor | float:
-    """1 for rows that have a choice, 0 for those that have none."""
+    """1 for rows that see several keys, 0 for rows that see only one."""
     return (n_keys > 1).to(like) if isinstance(n_keys, Tensor) else float(n_keys > 1)
 
 
 @normalizers.register("clipped_causal")
 class ClippedCausal(ClippedSoftmax):
-    """Clipped softmax for causal models: gamma by the keys a row sees, and a row that sees one key gives it no weight.
+    """Clipped softmax for causal models: gamma depends on the keys a row sees, and a row that sees one key gives it no weight.
 
-    However it is stretched and clipped, a lone key keeps all of its row's weight; the first token then still has to make its own
-    values small, which takes the outliers that clipping is there to take away.
+    Stretching and clipping cannot change the weight of a single visible key: it stays 1. The first token would still have to
+    make its values small to do nothing, which needs the outliers that clipping is meant to remove.
     """
 
     keys: Literal["sequence", "row"] = Field(

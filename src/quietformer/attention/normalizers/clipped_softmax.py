@@ -14,19 +14,20 @@ from torch import Tensor, nn
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.blocked import Clipping, clipped_attention
 from quietformer.attention.kernels.flex import flex_clipped_attention
-from quietformer.attention.masks import Causal, visible_keys
+from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.softmax import masked_softmax
+from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 from quietformer.errors import QuietformerError
 
 DEFAULT_ALPHA = 4.0
 
 WORTH_BLOCKS = 2**16
-"""Weights of a sequence below which it costs less to hold them."""
+"""With fewer weights per sequence, storing them is faster than computing in blocks."""
 
 IDLE_FORWARDS = 200
-"""Training forwards without progress after which a warm-up says that nobody moves it."""
+"""Number of training forwards without an optimizer step after which a warm-up warns that it is not advanced."""
 
 
 def stretch_and_clip(probs: Tensor, gamma: Tensor | float, zeta: float) -> Tensor:
@@ -35,21 +36,21 @@ def stretch_and_clip(probs: Tensor, gamma: Tensor | float, zeta: float) -> Tenso
 
 
 def count_keys(visible: Tensor, by: Literal["sequence", "row"]) -> Tensor:
-    """How many keys there are, shaped to broadcast over BHQK: for the whole sequence, or for each query's row.
+    """The number of keys of the sequence or of each query's row, shaped to broadcast over BHQK.
 
-    A key no query can see is padding and does not count, so padding a batch changes nothing.
+    A key that no query can see is padding and does not count, so padding a batch changes nothing.
     """
     counted = visible if by == "row" else visible.any(dim=-2, keepdim=True)
     return counted.sum(dim=-1, keepdim=True)
 
 
-def fits(query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: Tensor | None) -> bool:
-    """Whether shapes are what they should be and the weights are many; the rest is for the plain core to take or refuse."""
+def fits(query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask) -> bool:
+    """Whether the shapes are regular and the weights many enough; otherwise the plain core computes or raises."""
     n_batch, n_heads, n_queries, _ = query_BHQD.shape
     n_keys = key_BHKD.shape[2]
     shape = (n_batch, n_heads, n_queries, n_keys)
     alike = key_BHKD.shape[:2] == (n_batch, n_heads) and value_BHKD.shape[:3] == key_BHKD.shape[:3]
-    sizes = () if mask is None else mask.shape
+    sizes = mask.shape if isinstance(mask, Tensor) else ()
     broadcast = len(sizes) <= 4 and all(
         size in (1, whole) for size, whole in zip(reversed(sizes), reversed(shape), strict=False)
     )
@@ -57,34 +58,34 @@ def fits(query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: Tensor 
 
 
 def blocks_can_take(*tensors: Tensor) -> bool:
-    """Tensors with memory of their own, and nobody who has to see each operation."""
+    """Whether these are ordinary tensors with memory, and no dispatch mode or compiler has to see each operation."""
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
     return not watched and all(type(x) in (Tensor, nn.Parameter) and x.device.type != "meta" for x in tensors)
 
 
 class ClippedSoftmaxNormalizer(Normalizer):
-    """clip((zeta - gamma) * softmax(x) + gamma, 0, 1), gamma fixed or -alpha / T, raised from 0 over a warm-up."""
+    """clip((zeta - gamma) * softmax(x) + gamma, 0, 1), with gamma fixed or -alpha / T; a warm-up moves gamma away from 0."""
 
     step: Tensor | None
 
     def __init__(self, spec: ClippedSoftmax) -> None:
         super().__init__()
         self.spec = spec
-        # The progress is a buffer so that the state dict is the whole truth; without a warm-up there is none to keep.
+        # The step is a buffer so that the state dict holds all state; without a warm-up there is no step to keep.
         self._idle = 0
         self.register_buffer("step", torch.zeros((), dtype=torch.int64) if spec.warmup_steps else None)
 
     def advance_(self, steps: int = 1) -> None:
-        """Count optimizer steps; forwards do not count, since accumulation and recomputation repeat them."""
+        """Count optimizer steps; forward passes are not counted, since accumulation and recomputation repeat them."""
         if self.step is not None:
             self.step += steps
 
     def gamma(self, n_keys: Tensor | int, dtype: torch.dtype) -> Tensor | float:
-        """Today's gamma, broadcastable over BHQK."""
+        """The gamma of the current step, broadcastable over BHQK."""
         if self.spec.gamma is not None:
             gamma: Tensor | float = self.spec.gamma
         else:
-            # A row that sees nothing has no keys: any finite gamma leaves it at zero.
+            # A row that sees no key stays zero with any finite gamma.
             n = n_keys.clamp(min=1).to(dtype) if isinstance(n_keys, Tensor) else max(n_keys, 1)
             gamma = -self.spec.resolved_alpha / n
         if self.step is not None:
@@ -92,22 +93,22 @@ class ClippedSoftmaxNormalizer(Normalizer):
         return gamma
 
     def check_cache(self) -> None:
-        """Refuse a growing key/value cache where it would change what earlier tokens were computed with."""
+        """Refuse a growing key/value cache where it would change the gamma that earlier tokens were computed with."""
         if self.spec.gamma is None and self.spec.keys == "sequence":
             raise QuietformerError(
-                f"{self.spec} sets gamma by the length of the sequence, which a key/value cache changes at every step; "
+                f"gamma of {self.spec} depends on the sequence length, which a key/value cache changes at every step; "
                 "use keys='row' or a fixed gamma, or call with use_cache=False"
             )
 
     def _notice_idle_warmup(self) -> None:
-        """A run that never tells of its optimizer steps would train with gamma = 0, which is softmax, to the end."""
+        """Warn if the warm-up is never advanced: the run would train with gamma = 0, which is plain softmax."""
         if self.step is None or not self.training or torch.compiler.is_compiling():
             return
         self._idle += 1
         if self._idle == IDLE_FORWARDS and int(self.step) == 0:
             warnings.warn(
-                f"{self.spec} has not moved in {IDLE_FORWARDS} training steps: gamma is still 0; pass WarmupCallback to the "
-                "Trainer or call advance_warmup_ after each optimizer step",
+                f"the warm-up of {self.spec} was not advanced in {IDLE_FORWARDS} training forwards, so gamma is still 0; "
+                "pass WarmupCallback to the Trainer or call advance_warmup_ after each optimizer step",
                 stacklevel=2,
             )
 
@@ -118,32 +119,24 @@ class ClippedSoftmaxNormalizer(Normalizer):
         return stretch_and_clip(probs_BHQK, gamma, self.spec.zeta)
 
     def attend(
-        self,
-        query_BHQD: Tensor,
-        key_BHKD: Tensor,
-        value_BHKD: Tensor,
-        *,
-        scaling: float,
-        mask: Tensor | None,
-        causal: Causal | None,
-        dropout: float,
+        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
     ) -> Tensor | None:
         tensors = (query_BHQD, key_BHKD, value_BHKD)
-        flexible = query_BHQD.is_cuda and not dropout
+        flexible = query_BHQD.is_cuda and not options.dropout
         if not fits(*tensors, mask) or not (flexible or blocks_can_take(*tensors)):
             return None
         self._notice_idle_warmup()
         dtype = accumulation_dtype(query_BHQD.dtype)
-        if causal is None:
+        if isinstance(mask, Causal):
+            gamma = self.gamma(mask.count(self.spec.keys), dtype)
+        else:
             visible = None if mask is None else visible_keys(mask)
             gamma = self._gamma_for(key_BHKD.shape[2], visible, dtype)
-        else:
-            gamma = self.gamma(causal.count(self.spec.keys), dtype)
         if isinstance(gamma, Tensor) and gamma.requires_grad:
             return None
-        clipping = Clipping(gamma, self.spec.zeta, dropout)
+        clipping = Clipping(gamma, self.spec.zeta, options.dropout)
         attention = flex_clipped_attention if flexible else clipped_attention
-        return attention(*tensors, clipping, scaling=scaling, mask=mask, causal=causal)
+        return attention(*tensors, clipping, scaling=options.scaling, mask=mask)
 
     def _gamma_for(self, n_keys: int, visible: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         return self.gamma(n_keys if visible is None else count_keys(visible, self.spec.keys), dtype)
@@ -153,7 +146,7 @@ class ClippedSoftmaxNormalizer(Normalizer):
 class ClippedSoftmax(NormalizerSpec):
     """Softmax stretched to (gamma, zeta) and clipped to [0, 1]; clipped weights pass no gradient.
 
-    Give gamma, or alpha for gamma = -alpha / T (the paper finds alpha in [2, 4] good across lengths).
+    Set gamma, or alpha for gamma = -alpha / T (the paper recommends alpha in [2, 4] across sequence lengths).
     """
 
     gamma: float | None = Field(default=None, le=0, description="lower stretch, fixed")

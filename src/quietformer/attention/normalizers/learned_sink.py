@@ -1,10 +1,8 @@
-"""A learned sink: one logit per head that takes weight and carries no value."""
+"""A learned sink: one logit per head that receives attention weight and has no value."""
 
 # B batch, H heads, Q queries, K keys
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -12,13 +10,15 @@ from torch import Tensor, nn
 
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.sdpa import sink_attention
+from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.softmax import without_blind_rows
+from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 
 
 def softmax_with_sink(scores_BHQK: Tensor, sink: Tensor, visible: Tensor | None = None) -> Tensor:
-    """exp(x) / (exp(sink) + sum exp(x)), shifted by the largest exponent so that nothing overflows."""
+    """exp(x) / (exp(sink) + sum exp(x)), shifted by the largest exponent to avoid overflow."""
     x_BHQK = scores_BHQK.to(accumulation_dtype(scores_BHQK.dtype))
     sink = sink.to(x_BHQK.dtype)
     # The result does not depend on the shift, so neither does its gradient: detach it.
@@ -29,7 +29,7 @@ def softmax_with_sink(scores_BHQK: Tensor, sink: Tensor, visible: Tensor | None 
 
 
 class LearnedSinkNormalizer(Normalizer):
-    """exp(x) / (exp(s_h) + sum exp(x)) with a learned s for each head."""
+    """exp(x) / (exp(s_h) + sum exp(x)) with one learned s per head."""
 
     def __init__(self, n_heads: int, init: float) -> None:
         super().__init__()
@@ -38,13 +38,15 @@ class LearnedSinkNormalizer(Normalizer):
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softmax_with_sink(scores_BHQK, self.logit.view(-1, 1, 1), visible)
 
-    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor:
-        return sink_attention(query_BHQD, key_BHKD, value_BHKD, self.logit, **how)
+    def attend(
+        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
+    ) -> Tensor:
+        return sink_attention(query_BHQD, key_BHKD, value_BHKD, self.logit, mask, options)
 
 
 @normalizers.register("learned_sink")
 class LearnedSink(NormalizerSpec):
-    """Softmax over the keys and one learned logit a head; what the logit takes goes nowhere."""
+    """Softmax over the keys and one learned logit per head; the weight of the logit is dropped."""
 
     init: float = Field(default=0.0, description="starting logit; strongly negative starts as softmax")
 

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from quietformer.attention.kernels.sdpa import sink_attention
+from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.learned_sink import softmax_with_sink
+from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 
 
@@ -20,8 +20,10 @@ class Softmax1Normalizer(Normalizer):
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softmax_with_sink(scores_BHQK, scores_BHQK.new_zeros(()), visible)
 
-    def attend(self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, **how: Any) -> Tensor:
-        return sink_attention(query_BHQD, key_BHKD, value_BHKD, None, **how)
+    def attend(
+        self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
+    ) -> Tensor:
+        return sink_attention(query_BHQD, key_BHKD, value_BHKD, None, mask, options)
 
 
 @normalizers.register("softmax1")

@@ -25,7 +25,8 @@ class RetrofitOptions(Options):
         default="", description="Normalizer of attention, e.g. 'clipped_softmax(alpha=4,warmup_steps=200)'."
     )
     texts: Annotated[tuple[str, ...], Flag("FILE")] = Field(
-        default=(), description="Text to train on, one paragraph per line, or 'embedded', the built-in text; repeatable."
+        default=(),
+        description="Text to train on, one paragraph per line, or 'embedded', the built-in text; repeatable.",
     )
     dataset: Annotated[str, Flag("NAME")] = Field(default="", description="Train on the texts of a hub dataset.")
     images: Annotated[Path | None, Flag("DIR")] = Field(

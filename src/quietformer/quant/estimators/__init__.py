@@ -1,1 +1,1 @@
-"""Range estimators, one file for each; a new file registers itself."""
+"""Range estimators, one file per estimator; a new file registers itself."""

@@ -1,4 +1,4 @@
-"""What every range estimator is to a quantizer."""
+"""The base classes of range estimators."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class RangeEstimator:
-    """Takes tensors in as they pass and gives the range to quantize, in memory that does not grow with the data."""
+    """Observes tensors and returns the range to quantize; its memory does not grow with the data."""
 
     def __init__(self, *, bits: int, symmetric: bool, axis: int | None = None) -> None:
         self.bits = bits
         self.symmetric = symmetric
         self.axis = axis
-        self.seen = 0  # tensors
+        self.seen = 0  # number of tensors observed
         self._seen_before_batch: int | None = None
 
     def begin_batch(self) -> None:
-        """What is observed until the next call of this is one batch: a shared layer passes several tensors in each."""
+        """Start a batch; it lasts until the next call, since a shared layer observes several tensors per batch."""
         self._seen_before_batch = self.seen
 
     @property
     def continues(self) -> bool:
-        """Whether the tensor at hand belongs to the batch of the one before."""
+        """Whether the current tensor belongs to the same batch as the previous one."""
         return self._seen_before_batch is not None and self.seen > self._seen_before_batch
 
     def observe(self, x: Tensor) -> None:
-        """Take one tensor in."""
+        """Observe one tensor."""
         x = x.detach()
         if x.numel() == 0:
             return
         self._observe(x.float())
-        self.seen += 1  # only now: a tensor that is refused was not seen
+        self.seen += 1  # after the call, so that a rejected tensor does not count
 
     def range(self) -> tuple[Tensor, Tensor]:
-        """Lowest and highest value to represent, float32, 0-d or one a channel; zero always lies between."""
+        """The lowest and highest value to represent, float32, 0-d or one per channel; zero always lies between them."""
         if not self.seen:
-            raise QuietformerError("no data has passed here, so there is no range")
+            raise QuietformerError("no data was observed, so there is no range")
         lo, hi = self._range()
         return lo.float().clamp(-LARGEST, 0.0), hi.float().clamp(0.0, LARGEST)
 
@@ -54,7 +54,7 @@ class RangeEstimator:
 
 
 class WidestRange(RangeEstimator):
-    """Keeps the widest of the ranges it is told of."""
+    """Keeps the union of the ranges it is given."""
 
     widest: tuple[Tensor, Tensor] | None = None
 
@@ -67,11 +67,11 @@ class WidestRange(RangeEstimator):
 
 
 class ChannelRanges(WidestRange):
-    """One range a channel, found for each tensor as it comes, which for weights is all there is; the widest of several."""
+    """One range per channel, found for each tensor as it comes; the union of the ranges of several tensors."""
 
     def _observe(self, x: Tensor) -> None:
         assert self.axis is not None
-        extremes(x, self.axis)  # refuses what is not finite
+        extremes(x, self.axis)  # raises if a value is not finite
         self._widen_(*self._ranges(channels(x, self.axis)))
 
     def _ranges(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,12 +84,12 @@ def wider(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, T
 
 
 def channels(x: Tensor, axis: int) -> Tensor:
-    """One row a channel."""
+    """The tensor as one row per channel."""
     return x.movedim(axis, 0).reshape(x.shape[axis], -1)
 
 
 def extremes(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
-    """Smallest and largest value, 0-d or one a channel; they tell without another pass whether all values are finite."""
+    """The smallest and largest value, 0-d or one per channel; raises if a value is not finite."""
     if axis is None:
         smallest, largest = torch.aminmax(x)
         finite = math.isfinite(smallest) and math.isfinite(largest)

@@ -1,4 +1,4 @@
-"""Current min-max: the range of the last batch alone."""
+"""Current min-max: the range of the last batch only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quietformer.quant.estimators.base import RangeEstimator, extremes, wider
 
 
 class CurrentMinMaxEstimator(RangeEstimator):
-    """Forgets each batch when the next one comes."""
+    """Keeps the range of the current batch only."""
 
     last: tuple[Tensor, Tensor] | None = None
 

@@ -1,4 +1,4 @@
-"""Min-max: the range of everything seen."""
+"""Min-max: the range of all values seen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quietformer.quant.estimators.base import RangeEstimator, WidestRange, extre
 
 
 class MinMaxEstimator(WidestRange):
-    """Smallest and largest of all values."""
+    """The smallest and largest of all values."""
 
     def _observe(self, x: Tensor) -> None:
         self._widen_(*extremes(x, self.axis))

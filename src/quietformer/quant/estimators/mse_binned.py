@@ -1,4 +1,4 @@
-"""Squared error of any quantization grid from a histogram alone, without another look at the data.
+"""Squared error of any quantization grid, computed from a histogram alone.
 
 Rounding x > 0 to the nearest of 0, s, 2s, ..., Ks errs by x^2 at level 0, and each boundary b between two levels that
 lies below x takes 2s(x - b) off. So the error of all x is sum(x^2) - 2s * (the sum over boundaries of T(b)), where
@@ -18,13 +18,13 @@ from quietformer.quant.affine import SMALLEST_SCALE, levels
 from quietformer.quant.histogram import FINE_BITS, Histogram
 
 CELL_BITS = 10
-"""Up to so many bits each cell of the grid is summed; above, the bins are too wide to tell the cells apart."""
+"""Up to this many bits each cell of the grid is summed; with more bits the bins are wider than the cells."""
 
 ZERO_POINTS = 256  # tried above CELL_BITS
 
 
 class BinnedError:
-    """The error at each step of the grid with the best zero point, values being spread evenly over their bins."""
+    """The error at each step of the grid with the best zero point, with values spread evenly over their bins."""
 
     def __init__(self, histogram: Histogram, *, bits: int, symmetric: bool) -> None:
         self.most = levels(bits)
@@ -50,7 +50,7 @@ class BinnedError:
 
     @property
     def mean_magnitude(self) -> Tensor:
-        """Of the values that are not zero."""
+        """The mean |x| of the values that are not zero."""
         return self.tails.total_distance.sum(0, keepdim=True) / self.tails.counts[:, -1].sum().clamp(min=1)
 
     def _of_cells(self, steps_M: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class BinnedError:
         return self.tails.total_square.sum() - (below_MK + above_MK)
 
     def _of_narrow_cells(self, steps_M: Tensor) -> Tensor:
-        """s^2 / 12 a value, but x^2 in the cell of zero and the square of the distance to the last level beyond its cell."""
+        """s^2 / 12 per value; x^2 in the cell of zero, and the squared distance to the last level beyond its cell."""
         half_M1, errors_MK = steps_M[:, None] / 2, torch.zeros(1, dtype=torch.float64)
         at_zero_SM1 = self.tails.total_square - self.tails.square(half_M1, half_M1)
         elsewhere_SM1 = self.tails.count(half_M1)
@@ -73,18 +73,18 @@ class BinnedError:
 
 
 class Tails:
-    """What lies beyond thresholds on either side of zero: how many values, and the sums of what they have beyond them.
+    """The tails beyond thresholds on both sides of zero: the number of values, and the sums of their excess and its square.
 
-    Values are spread evenly over their bins, or to be cautious all as far out as their bin reaches: where the bins are
-    much wider than the steps, a range that ends inside a bin must not look as if it clipped little.
+    Values are spread evenly over their bins, or with `cautious` placed at the outer edge of their bin: where bins are much
+    wider than the steps, a range that ends inside a bin must not seem to clip little.
     """
 
     def __init__(self, histogram: Histogram, *, cautious: bool) -> None:
         self.top = histogram.top
         self.last = histogram.span
         largest_S1 = torch.tensor([[-histogram.minimum], [histogram.maximum]], dtype=torch.float64).clamp(min=0.0)
-        # From the outermost bin inwards, so that sums of what lies beyond are running sums. The last bin is what lies
-        # below the histogram's window. Nothing lies beyond the largest value.
+        # From the outermost bin inwards, so that sums over a tail are running sums. The last bin holds the values below
+        # the histogram's window. No value lies beyond the largest one.
         self.edge = torch.minimum(histogram.edges.flip(0), largest_S1)
         width = self.edge - pad(self.edge[:, 1:], (0, 1))
         count = pad(histogram.counts.flip(1), (0, 1)).double()
@@ -99,27 +99,27 @@ class Tails:
         self.total_distance = self.distances[:, -1] + self.counts[:, -1] * self.edge[:, -1]
 
     def count(self, thresholds: Tensor) -> Tensor:
-        """How many values lie beyond each threshold, on either side."""
+        """The number of values beyond each threshold, on either side."""
         place, depth = self._place(thresholds)
         return _read(self.counts, place) + _read(self.density, place) * depth
 
     def distance(self, thresholds: Tensor) -> Tensor:
-        """How far they lie beyond it, in sum."""
+        """The sum of their distances to the threshold."""
         place, depth = self._place(thresholds)
         inner = _read(self.density, place).mul_(depth).div_(2).add_(_read(self.counts, place)).mul_(depth)
         return inner.add_(_read(self.distances, place))
 
     def square(self, thresholds: Tensor, before: Tensor) -> Tensor:
-        """The sum of the squares of how far they lie beyond a point that comes so much before it."""
+        """The sum of their squared distances to a point that lies `before` in front of the threshold."""
         place, depth = self._place(thresholds)
         inner = depth * (_read(self.counts, place) + _read(self.density, place) * depth / 3)
         square = _read(self.squares, place) + depth * (inner + 2 * _read(self.distances, place))
         return square + before * (2 * self.distance(thresholds) + before * self.count(thresholds))
 
     def _place(self, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the tables tell of each threshold, and how far the upper edge of its bin is.
+        """The table index of each threshold, and its distance to the upper edge of its bin.
 
-        Its leading bits are its bin: no search.
+        The leading bits of the threshold are the bin, so no search is needed.
         """
         code = thresholds.float().view(torch.int32) >> (23 - FINE_BITS)
         inwards = code.neg_().add_(self.top - 1).clamp_(0, self.last)

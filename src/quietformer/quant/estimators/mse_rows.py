@@ -1,6 +1,6 @@
-"""Squared error of quantization grids on the values themselves, for rows too short for a histogram to tell."""
+"""Squared error of quantization grids, computed from the values: for rows too short for a histogram."""
 
-# R rows, M candidate steps, N values a row, K levels on a side
+# R rows, M candidate steps, N values per row, K levels on a side
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quietformer.quant.affine import levels
 
-BLOCK = 1 << 17  # values worked on at once, so that they stay in the cache
+BLOCK = 1 << 17  # number of values processed at once, so that they stay in the cache
 
 
 class RowsError:
@@ -61,14 +61,14 @@ class RowsErrorAtBestZeroPoint:
         return error_RM.mul_(steps_RM.square()), zero_point_RM
 
     def _cost_of_ending(self, level: Tensor, error: Tensor) -> Tensor:
-        """What the ends of the grid add to the error, for the zero points from the largest down."""
+        """The error added by the ends of the grid, for the zero points from the largest down."""
         most, (rows, columns, _) = self.most, level.shape
         cells = 2 * most + 1
         first = torch.arange(0, rows * columns * cells, cells, dtype=torch.int32, device=level.device) + most
         code = (level.int() + first.view(rows, columns, 1)).flatten()
         count = torch.bincount(code, minlength=rows * columns * cells).view(rows, columns, cells).float()
         errors = torch.bincount(code, error.flatten(), minlength=rows * columns * cells).view(rows, columns, cells)
-        # Both ways from the outermost level to zero; mirrored, the levels above zero are like those below it.
+        # From the outermost level to zero on both sides; the side above zero is mirrored to share the code.
         count = torch.stack([count[..., : most + 1], count.flip(-1)[..., : most + 1]])
         errors = torch.stack([-errors[..., : most + 1], errors.flip(-1)[..., : most + 1]]).float()
         at_or_beyond, errors_beyond = count.cumsum(-1), errors.cumsum(-1)
@@ -78,7 +78,7 @@ class RowsErrorAtBestZeroPoint:
 
 
 def blocks(table: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of a table of so many values a place that fit the cache, at least one place each."""
+    """Parts of the table that fit the cache, with `size` values per entry and at least one entry each."""
     rows, columns = table.shape
     wide = min(columns, max(1, BLOCK // size))
     high = max(1, BLOCK // (size * wide))

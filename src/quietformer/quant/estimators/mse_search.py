@@ -1,6 +1,6 @@
-"""Search for the step of least error along a curve that is smooth as a whole and jagged close up."""
+"""Search for the step of least error on a curve that is smooth at large scale and jagged at small scale."""
 
-# R rows searched side by side, M candidate steps of each
+# R rows searched in parallel, M candidate steps per row
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 ErrorOfSteps = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Takes steps_RM to the squared error at the best zero point, and that zero point."""
+"""Maps steps_RM to the squared error at the best zero point, and to that zero point."""
 
-REFINING_CANDIDATES = 16  # beyond the others, around the best
+REFINING_CANDIDATES = 16  # tried in addition, around the best step
 
 
 def best_steps(
@@ -26,8 +26,8 @@ def best_steps(
 ) -> tuple[Tensor, Tensor]:
     """The step and zero point of least error for each row; never worse than the step `usual_R`.
 
-    The first of the two counts of candidates cover the whole interval, the second all of it that may hold the least
-    error if the curve is jagged by a share `noise`. A few more refine the best.
+    The first of the two counts of candidates covers the whole interval. The second covers the part that may hold the least
+    error if the curve is jagged by the relative amount `noise`. A few more candidates refine the best step.
     """
     search = _Best(error, usual_R, shortest_R, longest_R)
     search.look_(counts[0], slack=noise)
@@ -37,7 +37,7 @@ def best_steps(
 
 
 class _Best:
-    """The best step of each row so far, and the window of steps worth another look."""
+    """The best step of each row so far, and the window of steps to search next."""
 
     def __init__(self, error: ErrorOfSteps, first_R: Tensor, shortest_R: Tensor, longest_R: Tensor) -> None:
         self.error = error
@@ -47,11 +47,11 @@ class _Best:
         self.bounds = self.window = shortest_R, longest_R
 
     def look_(self, count: int, slack: float) -> None:
-        """Try steps at equal ratios; those within `slack` of the best, and one ratio more, are the next window."""
+        """Try steps at equal ratios; the next window covers all within `slack` of the best, plus one ratio on each side."""
         low_R, high_R = self.window
         exponents_M = torch.linspace(0, 1, count, dtype=torch.float64, device=low_R.device)
         steps_RM = low_R[:, None] * (high_R / low_R)[:, None] ** exponents_M
-        # The best comes along in first place, where nothing that is only equal replaces it.
+        # The best so far comes first, so that a step of equal error does not replace it.
         steps_RM = torch.cat([self.step_R[:, None], steps_RM], dim=1)
         errors_RM, zero_points_RM = self.error(steps_RM)
         self.error_R, index_R = errors_RM.min(dim=1)

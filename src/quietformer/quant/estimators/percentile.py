@@ -14,7 +14,7 @@ from quietformer.quant.histogram import Histogram
 
 
 class PercentileEstimator(RangeEstimator):
-    """Of all values seen, from a histogram whose bins are 0.39 % of the value wide."""
+    """The percentiles of all values seen, from a histogram whose bins are 0.39 % of the value wide."""
 
     def __init__(self, q: float, *, bits: int, symmetric: bool) -> None:
         super().__init__(bits=bits, symmetric=symmetric)
@@ -33,7 +33,7 @@ class PercentileEstimator(RangeEstimator):
 
 
 class ChannelPercentileEstimator(ChannelRanges):
-    """Exact, between ranks."""
+    """Exact percentiles per channel, interpolated between ranks."""
 
     def __init__(self, q: float, *, bits: int, symmetric: bool, axis: int) -> None:
         super().__init__(bits=bits, symmetric=symmetric, axis=axis)
@@ -44,7 +44,7 @@ class ChannelPercentileEstimator(ChannelRanges):
 
 
 def _upper_percentile(rows: Tensor, q: float) -> Tensor:
-    """Of each row, interpolated between ranks; only the values above it are put in order."""
+    """The percentile of each row, interpolated between ranks; only the values above it are sorted."""
     rank = q / 100 * (rows.shape[1] - 1)
     largest = rows.topk(rows.shape[1] - math.floor(rank), dim=1).values
     above = largest[:, -2] if largest.shape[1] > 1 else largest[:, -1]
@@ -53,9 +53,9 @@ def _upper_percentile(rows: Tensor, q: float) -> Tensor:
 
 @estimators.register("percentile")
 class Percentile(EstimatorSpec):
-    """The percentiles 100 - q and q of all values seen, to 0.4 % of the value."""
+    """The percentiles 100 - q and q of all values seen, accurate to 0.4 % of the value."""
 
-    q: float = Field(default=99.999, gt=50, le=100, description="percentile that is the upper end")
+    q: float = Field(default=99.999, gt=50, le=100, description="percentile of the upper end; 100 - q is the lower end")
 
     def build(self, *, bits: int, symmetric: bool, axis: int | None = None) -> RangeEstimator:
         if axis is None:

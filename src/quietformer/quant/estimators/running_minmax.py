@@ -1,4 +1,4 @@
-"""Running min-max: the usual range, which one odd batch hardly moves."""
+"""Running min-max: an average range, which one unusual batch hardly changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunningMinMaxEstimator(RangeEstimator):
 class RunningMinMax(EstimatorSpec):
     """The exponential average of each batch's smallest and largest value."""
 
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="how much of the average each batch leaves")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="weight of the previous average at each batch")
 
     def build(self, *, bits: int, symmetric: bool, axis: int | None = None) -> RangeEstimator:
         return RunningMinMaxEstimator(self.momentum, bits=bits, symmetric=symmetric, axis=axis)

@@ -46,7 +46,7 @@ function showVerdict() {
   const m = data.model, v = data.verdict, h = data.headline, box = byId("verdict");
   document.title = `${m.name}: outliers`;
   byId("title").textContent = m.name;
-  byId("subtitle").textContent = `${m.class}, ${number(m.parameters / 1e6)}M parameters, ${m.layers} layers${m.heads ? ` of ${m.heads} heads` : ""}, attention: ${m.attention}`;
+  byId("subtitle").textContent = `${m.class_name}, ${number(m.parameters / 1e6)}M parameters, ${m.layers} layers${m.heads ? ` of ${m.heads} heads` : ""}, attention: ${m.attention}`;
   box.classList.add(v.severity === "quiet" ? "quiet-model" : v.severity);
   const claims = el("ul"), steps = el("ul");
   v.claims.forEach(c => claims.append(el("li", c))); v.next_steps.forEach(s => steps.append(el("li", s)));

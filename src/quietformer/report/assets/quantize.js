@@ -72,7 +72,7 @@ function sentenceOf(row) {
 
 // ---- sections
 function claims(much) {
-  const found = [], from = data.float[primary], to = data.quantized[primary].mean, broke = data.runs.filter(r => !known(r.figures[primary])).length;
+  const found = [], from = data.fp32[primary], to = data.quantized[primary].mean, broke = data.runs.filter(r => !known(r.metrics[primary])).length;
   if (broke) found.push(broke === data.runs.length ? `${several ? "With every seed the" : "The"} quantized model gives no numbers at all.` : `${broke} of ${data.runs.length} seeds broke it.`);
   if (known(to) && much > NOTHING) found.push(higher ? `${share(much)} of its ${name(primary)} is lost.` : to / from >= 2 ? `Its ${name(primary)} is ${number(to / from)} times as high.` : `Its ${name(primary)} is ${share(to / from - 1)} higher.`);
   if (several && known(to) && Math.abs(from - to) < data.quantized[primary].std) found.push("That is less than seeds differ from one another.");
@@ -104,10 +104,10 @@ function nextSteps(much) {
   return steps;
 }
 function showVerdict() {
-  const m = data.model, box = byId("verdict"), from = data.float[primary], to = data.quantized[primary], much = cost(to.mean, from), level = severity(much);
+  const m = data.model, box = byId("verdict"), from = data.fp32[primary], to = data.quantized[primary], much = cost(to.mean, from), level = severity(much);
   document.title = `${m.name}: ${data.label}`;
   byId("title").textContent = m.name;
-  byId("subtitle").textContent = `${m.class}, ${number(m.parameters / 1e6)}M parameters, attention: ${m.attention}; quantized in simulation`;
+  byId("subtitle").textContent = `${m.class_name}, ${number(m.parameters / 1e6)}M parameters, attention: ${m.attention}; quantized in simulation`;
   const said = {
     broken: `${data.label} breaks this model`, some: `${data.label} costs this model quality`, little: `${data.label} costs this model a little`,
     nothing: `${data.label} costs this model next to nothing`, unknown: "There is nothing to compare with: the model does not work in floating point",
@@ -122,10 +122,10 @@ function showVerdict() {
 }
 function showMeasures() {
   const marked = (x, measure) => known(x) ? shown(x, measure) : el("span", "broken", "bad");
-  byId("measure-table").replaceChildren(table(["measure", "floating point", `in ${data.label}`, ...(several ? data.runs.map(r => `seed ${r.seed}`) : [])], Object.keys(data.float).map(measure => {
+  byId("measure-table").replaceChildren(table(["measure", "fp32", `in ${data.label}`, ...(several ? data.runs.map(r => `seed ${r.seed}`) : [])], Object.keys(data.fp32).map(measure => {
     const what = el("span", name(measure)), found = data.quantized[measure];
     if (MEANINGS[measure]) what.append(el("span", MEANINGS[measure], "meaning"));
-    return [what, marked(data.float[measure], measure), known(found.mean) ? plusMinus(found, measure) : marked(null), ...(several ? data.runs.map(r => marked(r.figures[measure], measure)) : [])];
+    return [what, marked(data.fp32[measure], measure), known(found.mean) ? plusMinus(found, measure) : marked(null), ...(several ? data.runs.map(r => marked(r.metrics[measure], measure)) : [])];
   })));
   const limit = much => share(higher ? much : Math.exp(much) - 1);
   byId("scale").textContent = `${several ? "Mean ± standard deviation over seeds, each calibrated on other batches" : "One seed"}; ${number(data.data.evaluation_sequences)} sequences. By ${name(primary)}, this page calls up to ${limit(NOTHING)} ${higher ? "lost" : "more"} next to nothing, up to ${limit(LITTLE)} a little, and over ${limit(BREAKS)} broken.`;
@@ -288,10 +288,10 @@ function showLeft() {
 }
 function showSearch() {
   if (!data.search.length) { byId("search").hidden = true; return; }
-  const worth = row => { const x = row.figures[primary]; return !known(x) ? -Infinity : higher ? x : -x; };
-  const best = data.search.reduce((a, r) => worth(r) > worth(a) ? r : a), measures = Object.keys(data.search[0].figures);
+  const worth = row => { const x = row.metrics[primary]; return !known(x) ? -Infinity : higher ? x : -x; };
+  const best = data.search.reduce((a, r) => worth(r) > worth(a) ? r : a), measures = Object.keys(data.search[0].metrics);
   byId("search-table").replaceChildren(table(["activations", ...measures.map(name), ""], data.search.map(row => {
-    const cells = [row.activations, ...measures.map(m => shown(row.figures[m], m)), row === best ? "chosen" : ""];
+    const cells = [row.activations, ...measures.map(m => shown(row.metrics[m], m)), row === best ? "chosen" : ""];
     cells.className = row === best ? "chosen" : ""; return cells;
   })));
 }

@@ -1,0 +1,46 @@
+"""Options about how a model is quantized."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from quietformer.config.options.base import Flag, Options
+from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits
+
+
+class QuantizationOptions(Options):
+    """Bits, ranges, exceptions, and what is done to the weights first."""
+
+    bits: Annotated[str, Flag("WxAy")] = Field(default="w8a8", description="Bits of weights and activations, 2 to 16.")
+    weights: Annotated[str, Flag("ESTIMATOR")] = Field(
+        default="minmax", description="Range of weights: minmax, mse, percentile."
+    )
+    acts: Annotated[str, Flag("ESTIMATOR")] = Field(
+        default="running-minmax",
+        description="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
+    )
+    per_channel: bool = Field(default=False, description="One scale per output channel of a weight.")
+    keep: Annotated[tuple[str, ...], Flag("PATTERN[=BITS]")] = Field(
+        default=(), description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable."
+    )
+    balance: bool = Field(
+        default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
+    )
+    gate: bool = Field(default=False, description="Also quantize the outputs of gates.")
+    head: bool = Field(default=False, description="Also quantize the head.")
+
+    def spec(self) -> QuantSpec:
+        """How to quantize, as the library takes it."""
+        weight_bits, activation_bits = parse_bits(self.bits)
+        return QuantSpec(
+            weight_bits=weight_bits,
+            activation_bits=activation_bits,
+            weights=estimators.read(self.weights.replace("-", "_")),
+            activations=estimators.read(self.acts.replace("-", "_")),
+            per_channel=self.per_channel,
+            head=self.head,
+            gate=self.gate,
+            rules=tuple(QuantRule.parse(text) for text in self.keep),
+        )

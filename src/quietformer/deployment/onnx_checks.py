@@ -1,0 +1,59 @@
+"""Whether an exported graph computes what the model and its simulation do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from quietformer.architectures.forward import Batch
+from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.quant.calibration import floating_point
+
+
+def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
+    """Processors without VNNI add pairs of products in 16 bits, which signed weights can make overflow in silence."""
+    signed, unsigned = OnnxModel(one), OnnxModel(other)
+    return all(torch.equal(signed(batch)[signed.output], unsigned(batch)[unsigned.output]) for batch in batches)
+
+
+def _valid(batch: Batch, output: Tensor) -> Tensor:
+    """Rows of the output that belong to tokens rather than to padding."""
+    flat = output.reshape(-1, output.shape[-1])
+    mask = batch.get("attention_mask")
+    return flat[mask.bool().flatten()] if mask is not None and mask.numel() == len(flat) else flat
+
+
+def _torch(model: PreTrainedModel, batch: Batch, output: str) -> Tensor:
+    with torch.no_grad():
+        result: Tensor = getattr(model(**{name: tensor.to(model.device) for name, tensor in batch.items()}), output)
+    return _valid(batch, result.float().cpu())
+
+
+def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:
+    """Largest difference of fp32 ONNX from torch, relative to the largest value."""
+    runtime, worst = OnnxModel(path), 0.0
+    with floating_point(model):
+        for batch in batches[:4]:
+            ours = _torch(model, batch, output)
+            theirs = _valid(batch, runtime(batch)[output])
+            difference = float((ours - theirs).abs().max() / ours.abs().max())
+            worst = max(worst, math.inf if math.isnan(difference) else difference)
+    return worst
+
+
+def agreement_with_simulation(
+    model: PreTrainedModel, path: Path, batches: list[Batch], output: str
+) -> tuple[float, float]:
+    """Mean cosine of INT8 ONNX to the simulation over tokens, and the share of values equal to 1e-5 of the largest."""
+    runtime = OnnxModel(path)
+    cosines: list[Tensor] = []
+    same: list[Tensor] = []
+    for batch in batches:
+        ours, theirs = _torch(model, batch, output), _valid(batch, runtime(batch)[output])
+        cosines.append(torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=-1))
+        same.append(((ours - theirs).abs() <= 1e-5 * ours.abs().max()).double().mean()[None])
+    return float(torch.cat(cosines).mean()), float(torch.cat(same).mean())

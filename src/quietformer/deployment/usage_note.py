@@ -1,0 +1,41 @@
+"""The note beside an exported model: how to run it."""
+
+from __future__ import annotations
+
+from quietformer.results.export import ExportDetails
+
+INTEGER = "model.onnx"
+"""The name users look for."""
+
+
+def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool) -> str:
+    """How to run what lies beside this note, in Markdown."""
+    images = "pixel_values" in inputs
+    feed = (
+        "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
+        'outputs = session.run(None, {"pixel_values": pixels})'
+        if images
+        else (
+            'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(".")\n'
+            if has_tokenizer
+            else "tokenizer = ...  # the model's; pass processor=tokenizer to export_onnx to have it here\n"
+        )
+        + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
+        f'outputs = session.run(None, {{name: batch[name].astype("int64") for name in {inputs!r}}})'
+    )
+    percent = result.bytes.int8 / result.bytes.fp32
+    caution = {
+        "int8": "Weights are signed. On processors without VNNI, onnxruntime adds pairs of products in 16 bits, which can "
+        "overflow; "
+        + ("on the texts it was checked with none did. " if result.signed_equal else "")
+        + "`quietformer export --weight-type uint8` is exact everywhere, and slower.",
+        "uint8": "Weights are unsigned with zero point 128, which is exact on every processor.",
+    }[result.weight_type]
+    return (
+        f"# {result.model} in INT8\n\n"
+        f"{result.label}: {result.weights} weights and {result.activations} activations are quantized, statically. "
+        f"{result.bytes.int8 / 1e6:.1f} MB, {percent:.0%} of fp32.\n\n"
+        f'```python\nimport onnxruntime\nsession = onnxruntime.InferenceSession("{INTEGER}")\n{feed}\n```\n\n'
+        f"The output is `{result.output}`. {caution}\n\n"
+        f"Agreement with the simulation: mean cosine {result.cosine_to_simulation:.4f}. Metrics: `export.json`.\n"
+    )

@@ -1,0 +1,64 @@
+"""`convert`: a model with another attention, as a new folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quietformer.architectures.patch_norm import add_patch_norm_
+from quietformer.attention.inject import apply_attention_, attention_cores
+from quietformer.config.attention import AttentionSpec, gates, normalizers
+from quietformer.config.options.verbs import ConvertOptions
+from quietformer.config.recorded_changes import changes_of
+from quietformer.data.tokenizers import tokenizer_of
+from quietformer.files import check_place
+from quietformer.models.open import gguf_file
+from quietformer.models.save import save
+from quietformer.progress import SILENT, Progress
+from quietformer.results.convert import ConvertReport
+from quietformer.results.provenance import command_line
+from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+
+
+def convert(
+    model: ModelName, out: str | os.PathLike[str], options: ConvertOptions, progress: Progress = SILENT
+) -> ConvertReport:
+    """Put another attention into a model and save it to a folder; what is not named stays as it is.
+
+    A pretrained model changes with its attention: gates that start open, 'linear(scale=2, weight_std=0.01)', leave it nearly
+    as it was; anything else needs fine-tuning.
+    """
+    out = Path(out)
+    check_new_folder(out, model, overwrite=options.overwrite)
+    check_place(out.absolute() / "config.json" if out.is_dir() else out.absolute())
+    named: dict[str, Any] = {"normalizer": normalizers.read(options.attention)} if options.attention else {}
+    if options.gate:
+        named["gate"] = None if options.gate == "none" else gates.read(options.gate)
+    opened = open_once(model, options, progress)
+    changed = opened.model
+    before = sum(parameter.numel() for parameter in changed.parameters())
+    spec = (changes_of(changed).attention or AttentionSpec()).model_copy(update=named)
+    torch.manual_seed(options.seed)
+    if named:
+        apply_attention_(changed, spec)
+    if options.patch_norm:
+        add_patch_norm_(changed)
+    progress.step(f"writing {out}")
+    # The files of a folder are copied; those of a GGUF file have to be made.
+    save(changed, out, processor=tokenizer_of(opened.name) if gguf_file(opened.name) else None)
+    return ConvertReport(
+        model=opened.name,
+        out=str(out),
+        class_name=type(changed).__name__,
+        attention=spec,
+        patch_norm=options.patch_norm,
+        seed=options.seed,
+        layers=sum(1 for _ in attention_cores(changed)),
+        parameters_before=before,
+        parameters_added=sum(parameter.numel() for parameter in changed.parameters()) - before,
+        bytes=sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
+        command=command_line("convert", [opened.name, out], options.words()),
+    )

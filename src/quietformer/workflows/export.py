@@ -1,0 +1,70 @@
+"""`export`: real INT8 as an ONNX model, checked against the simulation, measured, beside what others give."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from quietformer.analysis.evaluate import evaluate
+from quietformer.config.options.quantization import QuantizationOptions
+from quietformer.config.options.verbs import ExportOptions
+from quietformer.config.recorded_changes import changes_of
+from quietformer.deployment.baselines import compare_baselines
+from quietformer.deployment.onnx_export import export_onnx
+from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.usage_note import INTEGER
+from quietformer.errors import QuietformerError
+from quietformer.progress import SILENT, Progress
+from quietformer.results.export import ExportReport
+from quietformer.results.provenance import command_line
+from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+from quietformer.workflows.simulation import as_calibrated, simulate
+
+REPORT = "report.json"
+
+
+def export(
+    model: ModelName,
+    out: str | os.PathLike[str],
+    options: ExportOptions | None = None,
+    progress: Progress = SILENT,
+) -> ExportReport:
+    """Write a model to a folder as INT8 ONNX that agrees with the simulation, and measure it.
+
+    A folder that `quantize` wrote is exported as it was calibrated; any other model is calibrated first.
+    """
+    options, out = options or ExportOptions(), Path(out)
+    check_new_folder(out, model, overwrite=options.overwrite)
+    options.spec()  # a mistake in it is told before the model is loaded
+    opened = open_once(model, options, progress)
+    quantized = changes_of(opened.model).quantized
+    if quantized is None:
+        simulated = simulate(opened, options, progress)
+    else:
+        _check_asks_for_nothing_else(opened.name, options)
+        simulated = as_calibrated(opened, quantized, options, progress)
+    data, reference = simulated.data, simulated.reference
+    details = export_onnx(opened.model, out, data.evaluation, data.tokenizer, options, progress)
+    real = evaluate(
+        OnnxModel(out / INTEGER), data.evaluation, opened.task, reference, progress=progress, what="evaluating INT8"
+    )
+    baselines = compare_baselines(opened.model, data, reference, simulated.spec, progress) if options.baselines else []
+    fields = dict(simulated.report_fields()) | {
+        "kind": "export",
+        "real": real.metrics,
+        "export": details,
+        "baselines": baselines,
+        "command": command_line("export", [opened.name, out], options.words()),
+    }
+    report = ExportReport.model_validate(fields)
+    report.save(out / REPORT)
+    return report
+
+
+def _check_asks_for_nothing_else(name: str, options: ExportOptions) -> None:
+    """A folder that is quantized already is what it is; an option that asks for something else would be ignored."""
+    if asked := sorted(options.model_fields_set & set(QuantizationOptions.model_fields)):
+        raise QuietformerError(
+            f"{name} is quantized already and is exported as it was calibrated; leave out --{asked[0].replace('_', '-')}, or "
+            "export the model it was made from"
+        )

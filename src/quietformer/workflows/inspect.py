@@ -1,0 +1,56 @@
+"""`inspect`: does a model have outliers, where, what makes them, will INT8 break it, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from quietformer.analysis.inspection import inspect_model
+from quietformer.analysis.interventions import intervene
+from quietformer.analysis.outliers import TokenNames
+from quietformer.config.options.verbs import InspectOptions
+from quietformer.data.model_inputs import batches_of
+from quietformer.progress import SILENT, Progress
+from quietformer.results.inspect import CheckpointHeadline, InspectReport
+from quietformer.results.provenance import command_line
+from quietformer.workflows.open_once import ModelName, open_once
+
+INTERVENED = 16
+"""Sequences on which outliers are set to zero."""
+
+
+def inspect(
+    models: ModelName | Sequence[ModelName], options: InspectOptions | None = None, progress: Progress = SILENT
+) -> InspectReport:
+    """Find the outliers of a model and say what they mean; of several checkpoints, the last is shown in full."""
+    options = options or InspectOptions()
+    several = list(models) if isinstance(models, list | tuple) else [cast(ModelName, models)]
+    reports = [_inspect_one(model, options, progress) for model in several]
+    growth = [
+        CheckpointHeadline(**dict(report.headline), model=report.model.name, severity=report.verdict.severity)
+        for report in reports
+    ]
+    names = [report.model.name for report in reports]
+    return reports[-1].model_copy(
+        update={
+            "growth": growth if len(growth) > 1 else [],
+            "command": command_line("inspect", names, options.words()),
+        }
+    )
+
+
+def _inspect_one(model: ModelName, options: InspectOptions, progress: Progress) -> InspectReport:
+    opened = open_once(model, options, progress)
+    inputs = batches_of(opened.model, opened.name, options)
+    report = inspect_model(
+        opened.model, inputs.batches, names=TokenNames.of(inputs.tokenizer), name=opened.name, progress=progress
+    )
+    report = report.model_copy(
+        update={"data": inputs.info.adding(sequences=report.data.sequences, tokens=report.data.tokens)}
+    )
+    if not options.interventions or report.verdict.severity == "quiet":
+        return report
+    progress.step("setting outliers to zero")
+    few = inputs.batches[: max(1, INTERVENED // len(next(iter(inputs.batches[0].values()))))]
+    mask_token = None if inputs.tokenizer is None else inputs.tokenizer.mask_token_id
+    return report.model_copy(update={"interventions": intervene(opened.model, few, report, mask_token)})

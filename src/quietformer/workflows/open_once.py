@@ -1,0 +1,67 @@
+"""The model a workflow works on: opened once, whatever way the user names it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from quietformer.analysis.inspection import check_finite
+from quietformer.architectures.task import task_of
+from quietformer.config.options.verbs import OpeningOptions
+from quietformer.config.recorded_changes import changes_of
+from quietformer.config.tasks import MeasuredTask
+from quietformer.errors import QuietformerError
+from quietformer.models.open import open_model
+from quietformer.progress import Progress
+from quietformer.results.labels import printable
+from quietformer.results.model import ModelInfo
+
+ModelName = str | os.PathLike[str] | PreTrainedModel
+"""A folder, a .gguf file, a hub id, 'minilm', or a model that is open already."""
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model, the name it was opened by, and what it is measured by."""
+
+    model: PreTrainedModel
+    name: str
+    task: MeasuredTask
+
+    @property
+    def info(self) -> ModelInfo:
+        attention = changes_of(self.model).attention
+        return ModelInfo(
+            name=printable(self.name),
+            class_name=type(self.model).__name__,
+            parameters=self.model.num_parameters(),
+            attention=attention.label if attention else "softmax",
+        )
+
+
+def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> OpenedModel:
+    """Open a model by its name; a model that is open already is copied, so that the user's stays as it is."""
+    if isinstance(model, PreTrainedModel):
+        opened, name = copy.deepcopy(model), str(model.config.name_or_path)
+    else:
+        name = os.fspath(model)
+        progress.step(f"loading {name}")
+        opened = open_model(name, trust_remote_code=options.trust_remote_code)
+    check_finite(opened)
+    return OpenedModel(opened, name, task_of(opened))
+
+
+def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
+    """Whether a folder can be written there, asked before the work."""
+    if out.is_dir() and not isinstance(model, PreTrainedModel) and Path(model).is_dir() and out.samefile(model):
+        raise QuietformerError(f"{out} is MODEL itself; choose another folder")
+    if out.is_dir() and any(out.iterdir()) and not overwrite:
+        raise QuietformerError(f"{out} exists already; choose another folder or pass --overwrite")
+    if out.resolve() == Path.cwd():
+        raise QuietformerError(f"{out} is the current folder; give the name of a new one")
+    if out.exists() and not out.is_dir():
+        raise QuietformerError(f"{out} is a file; give the name of a folder")

@@ -1,0 +1,55 @@
+"""`quantize`: the paper's simulated quantization of any model, what it costs, and which tensors are to blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quietformer.analysis.quantized_quality import measure_sensitivity
+from quietformer.config.options.verbs import QuantizeOptions
+from quietformer.data.calibration_data import calibration_data
+from quietformer.errors import QuietformerError
+from quietformer.models.open import gguf_file
+from quietformer.models.save import save
+from quietformer.progress import SILENT, Progress
+from quietformer.quant.calibration import plan_quantization
+from quietformer.quant.sensitivity import noise_by_tensor
+from quietformer.results.provenance import command_line
+from quietformer.results.quantize import PlanInfo, QuantizeReport
+from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+from quietformer.workflows.simulation import simulate
+
+
+def quantize(model: ModelName, options: QuantizeOptions | None = None, progress: Progress = SILENT) -> QuantizeReport:
+    """Quantize a model in simulation, and say what it costs and which tensors are to blame."""
+    options = options or QuantizeOptions()
+    if options.out is not None:
+        _check_out(options.out, model, overwrite=options.overwrite)
+    options.spec()  # a mistake in it is told before the model is loaded
+    opened = open_once(model, options, progress)
+    simulated = simulate(opened, options, progress, seeds=options.seeds, search=options.search)
+    data, plan = simulated.data, simulated.plan
+    assert plan is not None
+    if options.sensitivity:
+        found = measure_sensitivity(opened.model, plan, data, opened.task, progress)
+    else:
+        found = noise_by_tensor(opened.model, plan, data.evaluation[:2])
+    if options.out is not None:
+        progress.step(f"writing {options.out}")
+        # The files of a folder are copied; those of a GGUF file have to be made.
+        save(opened.model, options.out, processor=data.tokenizer if gguf_file(opened.name) else None)
+    fields = dict(simulated.report_fields()) | {"kind": "quantize", "sensitivity": found}
+    return QuantizeReport.model_validate(fields | {"command": command_line("quantize", [opened.name], options.words())})
+
+
+def plan(model: ModelName, options: QuantizeOptions | None = None, progress: Progress = SILENT) -> PlanInfo:
+    """What `quantize` would quantize, and what not and why; nothing is measured."""
+    options = options or QuantizeOptions()
+    opened = open_once(model, options, progress)
+    data = calibration_data(opened.model, opened.name, opened.task, options)
+    return plan_quantization(opened.model, options.spec(), data.evaluation[0]).info()
+
+
+def _check_out(out: Path, model: ModelName, *, overwrite: bool) -> None:
+    check_new_folder(out, model, overwrite=overwrite)
+    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").is_file():
+        raise QuietformerError(f"{out} exists and is not a model folder; choose another folder")

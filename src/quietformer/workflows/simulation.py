@@ -1,0 +1,83 @@
+"""A model quantized in simulation and measured: what `quantize` and `export` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quietformer.analysis.evaluate import Reference, evaluate, reference_run
+from quietformer.analysis.quantized_quality import measure_seeds, search_estimator
+from quietformer.config.options.data import CalibrationOptions
+from quietformer.config.options.verbs import SimulationOptions
+from quietformer.config.quantization import QuantizedSpec, QuantSpec
+from quietformer.data.calibration_data import CalibrationData, calibration_data
+from quietformer.errors import QuietformerError
+from quietformer.progress import Progress
+from quietformer.quant.calibration import floating_point, quantize_
+from quietformer.quant.placement import QuantPlan
+from quietformer.results.quality import spreads
+from quietformer.results.quantize import CalibrationRun, SearchedEstimator, SimulatedReport
+from quietformer.transforms.balance import balance_
+from quietformer.transforms.gains import gained_norms
+from quietformer.workflows.open_once import OpenedModel
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A calibrated model, what it was compared with, and what it measured."""
+
+    opened: OpenedModel
+    data: CalibrationData
+    reference: Reference
+    spec: QuantSpec
+    plan: QuantPlan | None
+    runs: list[CalibrationRun]
+    searched: list[SearchedEstimator] = field(default_factory=list)
+
+    def report_fields(self) -> SimulatedReport:
+        """What every report of a simulation says."""
+        evaluation = self.reference.evaluation
+        balanced = ", balanced" if gained_norms(self.opened.model) else ""
+        return SimulatedReport(
+            kind="simulated",
+            model=self.opened.info,
+            label=f"{self.spec.label}{balanced}",
+            spec=self.spec,
+            plan=None if self.plan is None else self.plan.info(),
+            fp32=evaluation.metrics,
+            runs=self.runs,
+            quantized=spreads([run.metrics for run in self.runs]),
+            search=self.searched,
+            data=self.data.info,
+            **dict(evaluation.yardstick),
+        )
+
+
+def simulate(
+    opened: OpenedModel, options: SimulationOptions, progress: Progress, *, seeds: int = 1, search: bool = False
+) -> Simulation:
+    """Evaluate in fp32, balance if asked, place quantizers, calibrate once per seed and evaluate each."""
+    spec = options.spec()
+    data = calibration_data(opened.model, opened.name, opened.task, options)
+    reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
+    if options.balance and not balance_(opened.model, data.calibration(0)):  # compared with what the model was before
+        raise QuietformerError(
+            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
+        )
+    plan = quantize_(opened.model, spec, data.evaluation[0])
+    searched: list[SearchedEstimator] = []
+    if search:
+        chosen, searched = search_estimator(opened.model, data, opened.task, progress)
+        spec = plan.spec = spec.model_copy(update={"activations": chosen})
+    runs = measure_seeds(opened.model, data, reference, seeds, progress)
+    return Simulation(opened, data, reference, spec, plan, runs, searched)
+
+
+def as_calibrated(
+    opened: OpenedModel, quantized: QuantizedSpec, options: CalibrationOptions, progress: Progress
+) -> Simulation:
+    """A model that comes quantized, as it was calibrated."""
+    data = calibration_data(opened.model, opened.name, opened.task, options)
+    with floating_point(opened.model):
+        reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
+    found = evaluate(opened.model, data.evaluation, opened.task, reference, progress=progress)
+    return Simulation(opened, data, reference, quantized.spec, None, [CalibrationRun(seed=0, metrics=found.metrics)])
