@@ -27,7 +27,10 @@ ALLOWED = {
     "models": BASE | {"config", "attention", "architectures", "transforms", "quant"},
     "data": BASE | {"config", "results", "architectures", "models"},
     "analysis": {"errors", "progress", "config", "results", "attention", "architectures", "quant", "data"},
-    "training": BASE | {"config", "attention", "architectures", "transforms", "quant", "models", "data", "analysis"},
+    "training": {
+        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+        "analysis",
+    },
     "deployment": BASE | {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
@@ -37,7 +40,7 @@ ALLOWED = {
     },
     "study": BASE | {"config", "results", "training", "workflows"},
     "api": {"progress", "config", "workflows"},
-    "cli": BASE | {"config", "results", "report", "training", "workflows", "study"},
+    "cli": BASE | {"progress", "config", "results", "report", "training", "workflows", "study"},
     "__init__": {"_autoload"},
     "__main__": {"cli"},
 }  # fmt: skip
@@ -47,10 +50,6 @@ HOMES = {"quietformer.attention.normalizers", "quietformer.attention.gates", "qu
 """Where registries look for the classes they name: the only way up, by name and on first use (docs/adr/0012)."""
 FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
-TOO_LONG = {
-    "cli/retrofit.py:retrofit", "workflows/retrofit.py:retrofit", "workflows/retrofit_recipe.py:retrofit_recipe",
-}  # fmt: skip
-"""Functions from before the limit, to be split; nothing is added here."""
 
 
 def test_every_package_edge_is_allowed_and_every_allowed_edge_is_used():
@@ -78,9 +77,7 @@ def test_files_and_functions_stay_small(path):
     assert len(text.splitlines()) <= LONGEST_FILE
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            long = node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION
-            known = f"{path.relative_to(SOURCE).as_posix()}:{node.name}" in TOO_LONG
-            assert long == known, f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
+            assert node.end_lineno - node.lineno + 1 <= LONGEST_FUNCTION, node.name
 
 
 def test_the_public_names_are_all_there():

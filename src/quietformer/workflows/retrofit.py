@@ -108,24 +108,19 @@ def retrofit(
     progress.say(f"before: {side_in_words(before, reference.evaluation.primary)}")
 
     run = run_training(recipe, call.out, progress, Prepared(data, teacher.model, student))
-    healed = (
-        open_model(str(out)) if run.model is None else run.model
-    )  # of a run that had ended there is only the folder
+    # A run that had ended before this call is only on the disk.
+    healed = open_model(str(out)) if run.model is None else run.model
     inspected = inspect_some(healed, measured, str(out), progress)
     after = measure_side(healed, inspected, by, real=call.options.real, folder=call.out / INT8)
     alone = simulate_both(teacher.model, by) if teacher.balanced else None
     sentence = _sentence(before, after, alone, reference.evaluation.yardstick)
-    report = _report(call, original, by, before, sentence).model_copy(
-        update=_changed(recipe, run.report)
-        | {
-            "changed": True,
-            "after": after,
-            "rows": comparison(before, after),
-            "balanced_alone": alone,
-            "asked": call.asked,
-        }
-        | {"parameters_added": healed.num_parameters() - original.num_parameters()}
-    )
+    changed = _changed(call, recipe, run.report) | {
+        "after": after,
+        "rows": comparison(before, after),
+        "balanced_alone": alone,
+        "parameters_added": healed.num_parameters() - original.num_parameters(),
+    }
+    report = _report(call, original, by, before, sentence).model_copy(update=changed)
     report.save(call.out / REPORT)
     return report
 
@@ -267,9 +262,11 @@ def _report(call: Call, model: PreTrainedModel, by: Measuring, before: Side, sen
     )
 
 
-def _changed(recipe: Recipe, run: TrainReport) -> dict[str, object]:
+def _changed(call: Call, recipe: Recipe, run: TrainReport) -> dict[str, object]:
     """What a report has of the training."""
     return {
+        "changed": True,
+        "asked": call.asked,
         "attention": run.attention,
         "steps": run.steps,
         "minutes": run.seconds / 60,
