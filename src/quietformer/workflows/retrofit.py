@@ -37,7 +37,7 @@ from quietformer.training.strategies.base import Prepared
 from quietformer.training.student import calibration_batches, student_of
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.gains import gained_norms
-from quietformer.workflows.before_file import keep_before, kept_before
+from quietformer.results.before_file import keep_before, kept_before
 from quietformer.workflows.measure_side import Measuring, inspect_some, measure_side, simulate_both
 from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
 
