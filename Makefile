@@ -8,10 +8,10 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo families graph schemas bench paper tables clean
+.PHONY: help setup test check browser demo tables graph schemas families bench quantization paper clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY) ## create the virtual environment
 
@@ -46,8 +46,8 @@ test: check browser ## everything that must hold before a change lands
 demo: $(READY) ## find MiniLM's outliers, see INT8 break it, heal it, ship it: six minutes; leaves demo/report.html
 	$(PY) -m quietformer retrofit minilm demo --steps 400 --sequences 128 --seeds 1
 
-families: $(READY) ## try every architecture of the installed transformers; writes docs/families.md
-	$(PY) -m tools.families
+tables: $(READY) ## write every table of README.md and docs/ from the kept results; measures nothing
+	$(PY) -m experiments.tables
 
 graph: $(READY) ## draw the package graph in docs/architecture.md from the imports
 	$(PY) -m tests.package_graph
@@ -55,25 +55,30 @@ graph: $(READY) ## draw the package graph in docs/architecture.md from the impor
 schemas: $(READY) ## write the JSON schemas of reports to docs/schemas
 	$(PY) -m tests.report_schemas
 
-bench: $(READY) ## what things cost, as ratios against doing without
-	$(PY) benchmarks/startup.py --json results/startup.json
-	$(PY) benchmarks/attention.py --json results/attention.json
-	$(PY) benchmarks/model_steps.py --json results/model_steps.json
-	$(PY) benchmarks/callback_overhead.py
-	$(PY) benchmarks/simulation.py
-	$(PY) benchmarks/range_search.py --json results/range_search.json
-	$(PY) benchmarks/integer_products.py
-	$(PY) benchmarks/training.py --json results/training_steps.json
+families: $(READY) ## measure again: every architecture of the installed transformers
+	$(PY) -m experiments.families
+	$(PY) -m experiments.tables
+
+bench: $(READY) ## measure again: what things cost, as ratios against doing without
+	$(PY) -m experiments.speed.startup --keep
+	$(PY) -m experiments.speed.attention --keep
+	$(PY) -m experiments.speed.model_steps --keep
+	$(PY) -m experiments.speed.callback_overhead --keep
+	$(PY) -m experiments.speed.simulation --keep
+	$(PY) -m experiments.speed.range_search --keep
+	$(PY) -m experiments.speed.integer_products --keep
+	$(PY) -m experiments.speed.training_steps --keep
 # OpenVINO is only ever compared with; it stays out of the environment.
 	test -d $(VENV)/openvino || $(PY) -m pip install --quiet --target $(VENV)/openvino --no-deps openvino openvino-telemetry || true
-	PYTHONPATH=$(abspath $(VENV)/openvino) $(PY) benchmarks/runtimes.py --json results/runtimes.json
-	$(PY) -m tools.speed_tables
+	PYTHONPATH=$(abspath $(VENV)/openvino) $(PY) -m experiments.speed.runtimes --keep
+	$(PY) -m experiments.tables
 
-paper: $(READY) ## two steps of the paper's recipes at full size, where memory allows; writes results/paper_steps.json
-	$(PY) -m tools.paper_steps
+quantization: $(READY) ## measure again: MiniLM and the small models in RUNS, quantized and exported
+	$(PY) -m experiments.quantization.minilm_and_small_models $(RUNS)
+	$(PY) -m experiments.tables
 
-tables: $(READY) ## quantize and export MiniLM and the small models in RUNS; writes docs/figures-quantize.md
-	$(PY) -m tools.quantize_tables $(RUNS)
+paper: $(READY) ## two steps of the paper's recipes at full size, where memory allows
+	$(PY) -m experiments.paper_at_full_size
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 
 
 def write_text(path: Path, text: str) -> None:
@@ -45,6 +45,16 @@ def write_json(path: Path | None, figures: Any) -> None:
     """Write the figures, if a place is given."""
     if path is not None:
         write_text(path, json.dumps(figures, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:
+    """What a JSON file holds; `missing` is the message if it does not exist, `kind` the error for that and for damage."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise kind(missing) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise kind(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
 
 
 def finite(figures: Any) -> Any:

@@ -162,7 +162,7 @@ def residual_model(name):
             max_position_embeddings=64, do_layer_norm_before=False,
         )  # fmt: skip
         return OPTForCausalLM(config).eval(), inputs("opt")
-    from tools.families.tiny import tiny
+    from tests.families.tiny import tiny
 
     built = tiny(name)
     return built.model, built.inputs

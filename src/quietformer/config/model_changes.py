@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from quietformer.config.attention import AttentionSpec, PatchNormSpec
 from quietformer.config.quantization import QuantizedSpec
-from quietformer.config.spec import Spec, nested
+from quietformer.config.spec import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
 FORMAT_VERSION = 4
@@ -45,7 +45,7 @@ class ModelChanges(Spec):
     )
     quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
 
-    def to_section(self) -> dict[str, Any]:
+    def to_section(self) -> JsonObject:
         fields = self.to_dict()
         # What an earlier format can say is written in it, for earlier releases to read.
         version = FORMAT_VERSION

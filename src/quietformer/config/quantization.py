@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from quietformer.config.registry import Registry
-from quietformer.config.spec import Spec, nested
+from quietformer.config.spec import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
 
@@ -80,7 +80,7 @@ class QuantSpec(Spec):
         """`W8A8`, as papers write it."""
         return f"W{self.weight_bits}A{self.activation_bits}" + (" with exceptions" if self.rules else "")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
 
 

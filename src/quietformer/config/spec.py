@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from quietformer.errors import SpecError
 
-if TYPE_CHECKING:
-    pass
+JsonObject = dict[str, JsonValue]
+"""What JSON calls an object."""
 
 LISTED = 24
 """So many choices are named where none is near; more would not be read."""
@@ -35,7 +35,7 @@ class Spec(BaseModel):
             # from None: pydantic's page of text says nothing that the one line does not.
             raise SpecError(_one_line(type(self), error)) from None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The JSON form, nested specs carrying their registered names."""
         plain = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         return {"kind": self.kind, **plain} if self.kind else plain

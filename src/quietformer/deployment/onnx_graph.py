@@ -55,20 +55,20 @@ def _put_activation(graph: ir.Graph, node: ir.Node, quantizer: Quantizer) -> Non
     container = np.uint8 if bits <= 8 else np.uint16
     scale = _constant(graph, f"{site}.scale", quantizer.scale.cpu().numpy().astype(np.float32))
     zero = _constant(graph, f"{site}.zero_point", quantizer.zero_point.cpu().numpy().astype(container))
-    integers = _node(graph, node, "QuantizeLinear", [value, scale, zero], f"{site}.quantized", _integer(container))
+    integers = _node(node, "QuantizeLinear", [value, scale, zero], f"{site}.quantized", _integer(container))
     if bits not in (8, 16):
         least = _constant(graph, f"{site}.least", np.array(0, container))
         most = _constant(graph, f"{site}.most", np.array(levels(bits), container))
         if container is np.uint16:  # onnxruntime clips bytes but not 16 bit integers
-            wide = _node(graph, node, "Cast", [integers], f"{site}.wide", ir.DataType.INT32, to=int(ir.DataType.INT32))
+            wide = _node(node, "Cast", [integers], f"{site}.wide", ir.DataType.INT32, to=int(ir.DataType.INT32))
             least = _constant(graph, f"{site}.least32", np.array(0, np.int32))
             most = _constant(graph, f"{site}.most32", np.array(levels(bits), np.int32))
-            wide = _node(graph, node, "Clip", [wide, least, most], f"{site}.clipped32", ir.DataType.INT32)
+            wide = _node(node, "Clip", [wide, least, most], f"{site}.clipped32", ir.DataType.INT32)
             kind = int(ir.DataType.UINT16)
-            integers = _node(graph, node, "Cast", [wide], f"{site}.clipped", ir.DataType.UINT16, to=kind)
+            integers = _node(node, "Cast", [wide], f"{site}.clipped", ir.DataType.UINT16, to=kind)
         else:
-            integers = _node(graph, node, "Clip", [integers, least, most], f"{site}.clipped", ir.DataType.UINT8)
-    real = _node(graph, node, "DequantizeLinear", [integers, scale, zero], f"{site}.dequantized", ir.DataType.FLOAT)
+            integers = _node(node, "Clip", [integers, least, most], f"{site}.clipped", ir.DataType.UINT8)
+    real = _node(node, "DequantizeLinear", [integers, scale, zero], f"{site}.dequantized", ir.DataType.FLOAT)
     _replace(graph, node.outputs[0], real)
 
 
@@ -120,26 +120,24 @@ class _Weight:
         name = f"{self.quantizer.site}.dequantized{'.t' if transposed else ''}"
         parts = list(self._parts(transposed=transposed))
         attributes = {} if axis is None else {"axis": axis}
-        return _node(self.graph, self.node, "DequantizeLinear", parts, name, ir.DataType.FLOAT, **attributes)
+        return _node(self.node, "DequantizeLinear", parts, name, ir.DataType.FLOAT, **attributes)
 
     def _look_up(self, gather: ir.Node) -> None:
         """Rows are looked up as integers, so that the table is never spread out in floating point."""
         table, scale, zero = self._parts(transposed=False)
         site = f"{self.quantizer.site}.{gather.name or id(gather)}"
-        rows = _node(
-            self.graph, gather, "Gather", [table, gather.inputs[1]], f"{site}.rows", _integer(self.integers.dtype)
-        )
+        rows = _node(gather, "Gather", [table, gather.inputs[1]], f"{site}.rows", _integer(self.integers.dtype))
         moved = any(user.op_type in MOVING for user, _ in gather.outputs[0].uses())
         if self.quantizer.grid.axis is None and not moved:
-            real = _node(self.graph, gather, "DequantizeLinear", [rows, scale, zero], f"{site}.real", ir.DataType.FLOAT)
+            real = _node(gather, "DequantizeLinear", [rows, scale, zero], f"{site}.real", ir.DataType.FLOAT)
         else:
             # (q - z) s spelled out: onnxruntime fuses a DequantizeLinear with a scale a feature into sums that cannot take it,
             # and pushes one of relative positions through their transposition with types that do not fit.
             kind = ir.DataType.FLOAT
             zeros = _constant(self.graph, f"{self.quantizer.site}.zero_point.real", self.zero.astype(np.float32))
-            spread = _node(self.graph, gather, "Cast", [rows], f"{site}.spread", kind, to=int(kind))
-            spread = _node(self.graph, gather, "Sub", [spread, zeros], f"{site}.centred", kind)
-            real = _node(self.graph, gather, "Mul", [spread, scale], f"{site}.real", kind)
+            spread = _node(gather, "Cast", [rows], f"{site}.spread", kind, to=int(kind))
+            spread = _node(gather, "Sub", [spread, zeros], f"{site}.centred", kind)
+            real = _node(gather, "Mul", [spread, scale], f"{site}.real", kind)
         _replace(self.graph, gather.outputs[0], real)
 
 
@@ -154,9 +152,9 @@ def _split_gemm(graph: ir.Graph, node: ir.Node) -> None:
         if producer is None or producer.op_type != "DequantizeLinear":
             return
         b = _transpose_stored(graph, producer)
-    product = _node(graph, node, "MatMul", [a, b], f"{node.outputs[0].name}.product", ir.DataType.FLOAT)
+    product = _node(node, "MatMul", [a, b], f"{node.outputs[0].name}.product", ir.DataType.FLOAT)
     if rest and rest[0] is not None:
-        product = _node(graph, node, "Add", [product, rest[0]], f"{node.outputs[0].name}.sum", ir.DataType.FLOAT)
+        product = _node(node, "Add", [product, rest[0]], f"{node.outputs[0].name}.sum", ir.DataType.FLOAT)
     _replace(graph, node.outputs[0], product)
 
 
@@ -168,12 +166,12 @@ def _transpose_stored(graph: ir.Graph, dequantize: ir.Node) -> ir.Value:
     axis = dequantize.attributes.get("axis")
     attributes = {} if axis is None else {"axis": 1 - axis.as_int()}
     name = f"{dequantize.outputs[0].name}.t"
-    return _node(graph, dequantize, "DequantizeLinear", [turned, scale, zero], name, ir.DataType.FLOAT, **attributes)
+    return _node(dequantize, "DequantizeLinear", [turned, scale, zero], name, ir.DataType.FLOAT, **attributes)
 
 
-def _node(
-    graph: ir.Graph, before: ir.Node, kind: str, inputs: list[Any], name: str, dtype: ir.DataType, **attributes: Any
-) -> ir.Value:
+def _node(before: ir.Node, kind: str, inputs: list[Any], name: str, dtype: ir.DataType, **attributes: Any) -> ir.Value:
+    graph = before.graph
+    assert isinstance(graph, ir.Graph)
     # A module called several times has a node for each call, under names of their own.
     taken = graph.meta.setdefault("quietformer_names", {})
     taken[name] = taken.get(name, -1) + 1

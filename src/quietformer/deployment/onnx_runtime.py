@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quietformer.architectures.forward import Batch
 from quietformer.errors import QuietformerError, in_one_line
 
 
@@ -29,11 +30,11 @@ class OnnxModel:
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.output = self.session.get_outputs()[0].name
 
-    def __call__(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
         (output,) = self.session.run(None, self.feeds(batch))
         return {self.output: torch.from_numpy(output)}
 
-    def feeds(self, batch: dict[str, Tensor]) -> dict[str, Any]:
+    def feeds(self, batch: Batch) -> dict[str, np.ndarray]:
         """Token types are zero for single texts and every token counts, unless the batch says otherwise."""
         shape = tuple(next(iter(batch.values())).shape)
         usual = {"token_type_ids": np.zeros, "attention_mask": np.ones}

@@ -21,6 +21,7 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
+from quietformer.files import read_json
 from quietformer.models.folder_files import PLAIN
 from quietformer.models.quiet_transformers import quiet_transformers
 from quietformer.quant.insertion import quantizers
@@ -73,12 +74,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         what = "a file" if folder.exists() else "not there"
         raise CheckpointError(f"{folder} is {what}; load takes a folder written by quietformer.save")
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no config.json, so it is not a model folder") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
+    config = read_json(path, f"{folder} has no config.json, so it is not a model folder", CheckpointError)
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
     return config

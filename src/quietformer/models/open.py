@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from transformers import (
@@ -86,12 +86,20 @@ def gguf_file(source: str) -> Path | None:
     return file
 
 
+class GgufPlace(TypedDict):
+    """The arguments of `from_pretrained` that name a GGUF file."""
+
+    pretrained_model_name_or_path: str
+    gguf_file: str
+    local_files_only: bool
+
+
 @contextlib.contextmanager
-def alone(file: Path) -> Iterator[dict[str, Any]]:
+def alone(file: Path) -> Iterator[GgufPlace]:
     """How `from_pretrained` is told of a GGUF file; what lies beside it would be taken for its tokenizer, unasked."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / file.name).symlink_to(file.absolute())
-        yield {"pretrained_model_name_or_path": folder, "gguf_file": file.name, "local_files_only": True}
+        yield GgufPlace(pretrained_model_name_or_path=folder, gguf_file=file.name, local_files_only=True)
 
 
 def _open_gguf(file: Path) -> PreTrainedModel:

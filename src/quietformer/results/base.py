@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import importlib
-import json
 import math
 import os
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_serializer
 
-from quietformer.errors import QuietformerError, in_one_line
-from quietformer.files import write_text
+from quietformer.errors import QuietformerError
+from quietformer.files import read_json, write_text
 from quietformer.results.provenance import versions
 from quietformer.results.tables import Table
 from quietformer.results.upgrades import from_version_1
@@ -50,7 +49,10 @@ class Report(Record):
     kind: str
     version: int = REPORT_VERSION
     command: str = Field(default="", description="the command line that makes this report again")
-    versions: dict[str, str] = Field(default_factory=lambda: versions(), description="packages it was made with")
+    commit: str | None = Field(
+        default=None, description="the commit of the source it was made with, where one was recorded"
+    )
+    versions: dict[str, str] = Field(default_factory=versions, description="packages it was made with")
 
     kinds: ClassVar[dict[str, type[Report]]] = {}
 
@@ -71,12 +73,7 @@ class Report(Record):
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """A saved report, of this version or an older one."""
         path = Path(path)
-        try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise QuietformerError(f"{path} does not exist; give a report saved as JSON") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise QuietformerError(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
+        fields = read_json(path, f"{path} does not exist; give a report saved as JSON")
         try:
             return cls.from_fields(fields)
         except QuietformerError as error:

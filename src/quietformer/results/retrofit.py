@@ -68,9 +68,5 @@ class RetrofitReport(Report, Yardstick):
 
     def tables(self) -> list[Table]:
         title = f"{self.model.name}, {self.attention}, {self.steps:,} steps, {self.minutes:.1f} minutes"
-        rows = []
-        for row in self.rows:
-            metric = row.what.rpartition(": ")[2]
-            values = [numbers.measured(value, metric) for value in (row.before, row.after)]
-            rows.append([row.what.replace("_", " "), *values])
+        rows = [row.cells() for row in self.rows]
         return [Table(title, ["", "before", "after"], rows)] if rows else []

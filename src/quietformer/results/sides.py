@@ -68,6 +68,11 @@ class ComparisonRow(Record):
     better: Better
     noise: float = 0.0
 
+    def cells(self) -> list[str]:
+        """The row as people read it."""
+        metric = self.what.rpartition(": ")[2]
+        return [self.what.replace("_", " "), *(numbers.measured(value, metric) for value in (self.before, self.after))]
+
 
 def mean_of(found: Spreads, metric: str) -> float | None:
     """None if the metric was not measured, or the model gives no number."""

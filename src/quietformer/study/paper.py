@@ -21,8 +21,8 @@ from quietformer.study.paper_items import DOCUMENTS, ITEMS, Item
 
 DATA = BUILT_IN / "paper" / "figures.json"
 
-RESULTS = BUILT_IN / "small" / "results"
-"""Studies that we have run, as `compare` and `sweep` write them with --json."""
+RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "studies" / "finished"
+"""Studies that we have run, as `compare` and `sweep` write them with --json. In a checkout: an installed package has none."""
 
 STUDY = "study.json"
 

@@ -171,7 +171,7 @@ ITEMS: tuple[Item, ...] = (
         },
         then=(
             "quietformer train paper/opt-125m --set 'attention.gate=mlp(hidden=4)' --out DIR/opt-125m-mlp",
-            "python benchmarks/model_steps.py",
+            "python -m experiments.speed.model_steps",
         ),
         note="Which gamma, pi and hidden size were timed is not said: table 2's are taken, and four hidden units. Each run "
         "says its minutes. The benchmark has ratios of single steps on one machine.",

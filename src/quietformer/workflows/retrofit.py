@@ -24,6 +24,7 @@ from quietformer.data.training_data import TrainingData, takes_images, training_
 from quietformer.errors import QuietformerError
 from quietformer.models.open import open_model
 from quietformer.progress import SILENT, Progress
+from quietformer.results.before_file import keep_before, kept_before
 from quietformer.results.labels import printable
 from quietformer.results.model import ModelInfo
 from quietformer.results.provenance import command_line
@@ -37,7 +38,6 @@ from quietformer.training.strategies.base import Prepared
 from quietformer.training.student import calibration_batches, student_of
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.gains import gained_norms
-from quietformer.results.before_file import keep_before, kept_before
 from quietformer.workflows.measure_side import Measuring, inspect_some, measure_side, simulate_both
 from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
 
