@@ -54,13 +54,13 @@ def two_steps(name: str, variant: str, scratch: Path) -> dict[str, object]:
         changes = [*SHORT, f"data.train={random_images(scratch / 'images', 1000)}"]
     recipe = read_recipe(name, variant=variant, changes=changes)
     began = time.monotonic()
-    figures = train(recipe, scratch / "run", say=print)
+    report = train(recipe, scratch / "run")
     shutil.rmtree(scratch / "run")
     return {
         "recipe": name,
         "variant": variant,
-        "parameters": figures["parameters"],
-        "losses": [row["loss"] for row in figures["log"] if "loss" in row],
+        "parameters": report.parameters,
+        "losses": [row["loss"] for row in report.log if "loss" in row],
         "seconds": round(time.monotonic() - began, 1),
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
     }
@@ -76,7 +76,12 @@ def main() -> None:
             if name in PLANNED:
                 planned = plan(read_recipe(name, variant=variant), measure=False)
                 rows.append(
-                    {"recipe": name, "variant": variant, "planned": planned["model"], "memory": planned["memory"]}
+                    {
+                        "recipe": name,
+                        "variant": variant,
+                        "planned": planned.model.model_dump(),
+                        "memory": planned.memory.model_dump(),
+                    }
                 )
             else:
                 with tempfile.TemporaryDirectory() as scratch:

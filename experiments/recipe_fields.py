@@ -12,8 +12,8 @@ from quietformer.config.recipe import (
     DataRecipe,
     ModelRecipe,
     OptimizerRecipe,
+    QatRecipe,
     Recipe,
-    RoundingRecipe,
     ScheduleRecipe,
     Source,
     TeacherRecipe,
@@ -26,11 +26,11 @@ from quietformer.config.spec import Spec
 
 SECTIONS: tuple[type[Spec], ...] = (
     ModelRecipe, AttentionSpec, TokenizerRecipe, DataRecipe, Source, AugmentRecipe, OptimizerRecipe, ScheduleRecipe,
-    TrainingRecipe, TeacherRecipe, RoundingRecipe, Variant,
+    TrainingRecipe, TeacherRecipe, QatRecipe, Variant,
 )  # fmt: skip
 EXAMPLE = """# mine.yaml: nothing that is not here is needed
 name: mine
-task: causal                    # masked, causal, pairs, images or imitate
+task: causal                    # masked, causal, pairs, images or distill
 model:
   config: {model_type: gpt2, n_embd: 128, n_layer: 4, n_head: 4}
 attention: {gate: "linear(pi_init=0.25)"}

@@ -15,12 +15,13 @@ from experiments.provenance import keep, keep_option_
 from experiments.retrofit.parts import measure
 from quietformer.analysis.evaluate import reference_run
 from quietformer.architectures.task import task_of
-from quietformer.config.recipe import Source
+from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.data.measuring_data import measuring_data
+from quietformer.data.training_data import training_data
 from quietformer.models.open import open_model
 from quietformer.results.provenance import versions
 from quietformer.transforms.balance import balance_
-from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
+from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe
 
 ALPHAS = (0.0, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 COLUMNS = {
@@ -40,12 +41,12 @@ def main() -> None:
     model: Any = open_model(arguments.model)
     task = task_of(model)
     options = RetrofitOptions(
-        gate="none", sequences=arguments.sequences, evaluation=[Source(path=text) for text in arguments.eval_texts],
-        sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
+        gate="none", sequences=arguments.sequences, texts=tuple(arguments.texts),
+        eval_texts=tuple(map(Path, arguments.eval_texts)),
     )  # fmt: skip
-    data = measuring_data(
-        make_recipe(arguments.model, model, task, {"sites": []}, options), Path("."), model, task, options
-    )
+    recipe = retrofit_recipe(KnownModel.of(arguments.model, model), options)
+    rows_of_text = training_data(recipe, Path("."))
+    data = measuring_data(recipe, rows_of_text, model, options.evaluation_sources(), options.sequences)
     reference = reference_run(model, data.evaluation, task)
     rows = []
     for alpha in ALPHAS:
@@ -57,7 +58,7 @@ def main() -> None:
     if arguments.keep:
         keep(
             __file__,
-            {"sequences": data.described["evaluation_sequences"], "rows": rows, "versions": versions()},
+            {"sequences": data.info.evaluation_sequences, "rows": rows, "versions": versions()},
         )
 
 

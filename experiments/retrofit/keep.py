@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.documents import markdown
 from experiments.provenance import keep
-from quietformer.cli.retrofit import table_rows
+from quietformer.results.sides import ComparisonRow
 
 KEPT = (
     "version", "kind", "sentence", "model", "task", "primary", "rows", "steps", "minutes", "best", "attention", "seed", "recipe",
@@ -33,7 +33,8 @@ def portable(value: Any) -> Any:
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = markdown([["", "before", "after"], *table_rows(result)])
+    rows = [ComparisonRow(**row | {"what": row["what"].replace("floating point", "fp32")}) for row in result["rows"]]
+    lines = markdown([["", "before", "after"], *(row.cells() for row in rows)])
     return f"{lines}\n{result['steps']} steps, {result['minutes']:.1f} minutes of training.\n"
 
 

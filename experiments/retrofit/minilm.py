@@ -17,38 +17,36 @@ from experiments.documents import markdown
 from experiments.provenance import keep, keep_option_
 from quietformer.analysis.evaluate import evaluate, reference_run
 from quietformer.architectures.task import task_of
+from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.quantization import QuantSpec
-from quietformer.config.recipe import Source
 from quietformer.data.measuring_data import measuring_data
+from quietformer.data.training_data import training_data
 from quietformer.models.open import open_model
 from quietformer.quant.calibration import plan_quantization
 from quietformer.results.provenance import versions
-from quietformer.workflows.quality import look, measure_side
-from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
+from quietformer.workflows.measure_side import Measuring, inspect_some, measure_side
+from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe
 
 COLUMNS = ("floating point", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")
 
 
 def measured(model: Any, data: Any, reference: Any, name: str, seeds: int) -> dict[str, Any]:
-    def tell(what: str, done: int, total: int) -> None:
-        pass
-
+    inspected = inspect_some(model, data, name)
     with tempfile.TemporaryDirectory() as scratch:
-        side = measure_side(
-            model, data, reference, look(model, data, name, tell), seeds=seeds, real=True, folder=Path(scratch) / "int8",
-            tell=tell,
-        )  # fmt: skip
+        by = Measuring(data, reference, seeds)
+        side = measure_side(model, inspected, by, real=True, folder=Path(scratch) / "int8")
     layers = [
         {
-            "layer": row["layer"],
-            "largest": max(-row["min"], row["max"]),
-            "infinity_norm": row["infinity_norm"],
-            "kurtosis": row["kurtosis"],
+            "layer": row.layer,
+            "largest": row.largest,
+            "infinity_norm": row.infinity_norm,
+            "kurtosis": row.kurtosis,
         }
-        for row in side.pop("inspect")["sites"]
-        if row["site"] == "ffn_output"
+        for row in inspected.sites
+        if row.site == "ffn_output"
     ]
-    return side | {"layers": layers}
+    found = side.model_dump(mode="json", exclude={"inspect"})
+    return {"float": found.pop("fp32"), **found, "layers": layers}
 
 
 def main() -> None:
@@ -68,17 +66,15 @@ def main() -> None:
     for named in arguments.eval_texts:
         name, _, path = named.partition("=")
         options = RetrofitOptions(
-            gate="none",
-            sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
-            evaluation=[Source(path=path)],
-            sequences=arguments.sequences,
+            gate="none", texts=tuple(arguments.texts), eval_texts=(Path(path),), sequences=arguments.sequences
         )
-        recipe = make_recipe(arguments.model, original, task, {"sites": []}, options)
-        data = measuring_data(recipe, Path("."), original, task, options)
+        recipe = retrofit_recipe(KnownModel.of(arguments.model, original), options)
+        rows = training_data(recipe, Path("."))
+        data = measuring_data(recipe, rows, original, options.evaluation_sources(), options.sequences)
         reference = reference_run(original, data.evaluation, task)
         assert evaluate(original, data.evaluation, task, reference).value == reference.evaluation.value
         found[name] = {
-            "sequences": data.described["evaluation_sequences"],
+            "sequences": data.info.evaluation_sequences,
             "before": measured(original, data, reference, arguments.model, arguments.seeds),
             "after": measured(healed, data, reference, "healed", arguments.seeds),
         }

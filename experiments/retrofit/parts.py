@@ -11,27 +11,28 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from experiments.documents import markdown
 from experiments.provenance import keep
 from quietformer.analysis.evaluate import evaluate, reference_run
-from quietformer.analysis.inspection import inspect
+from quietformer.analysis.inspection import inspect_model
 from quietformer.architectures.task import task_of
+from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.quantization import QuantSpec
-from quietformer.config.recipe import Source
 from quietformer.data.measuring_data import measuring_data
+from quietformer.data.training_data import training_data
 from quietformer.files import finite, write_json
 from quietformer.models.open import open_model
 from quietformer.quant.calibration import calibrate_, quantize_
-from quietformer.results.cost import spread
+from quietformer.results.inspect import InspectReport
 from quietformer.results.provenance import versions
+from quietformer.results.quality import Spread
 from quietformer.training.run import train
-from quietformer.workflows.comparison import extremes
-from quietformer.workflows.quality import INSPECTED, spread_over
-from quietformer.workflows.retrofit import RetrofitOptions, make_recipe
+from quietformer.workflows.measure_side import INSPECTED, spread_over
+from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no change at all": {},
@@ -48,18 +49,21 @@ MEASURES = ("float", "reach", "kurtosis", "per_tensor", "per_channel")
 def options_for(variant: dict[str, Any], seed: int, arguments: argparse.Namespace) -> RetrofitOptions:
     return RetrofitOptions(
         attention=variant.get("normalizer", ""), gate=variant.get("gate", "none"),
-        sources=[Source.read(text) if text == "embedded" else Source(path=text) for text in arguments.texts],
-        evaluation=[Source(path=text) for text in arguments.eval_texts],
+        texts=tuple(arguments.texts), eval_texts=tuple(map(Path, arguments.eval_texts)),
         steps=arguments.steps, batch_size=arguments.batch_size, learning_rate=3e-4, penalty=variant.get("penalty"), ranges=0.0,
-        balance=0.0, rounding=0.0, seed=seed,
-        sequences=arguments.sequences, changes=["training.evaluate_every=0", "training.save_every=0"],
+        balance=0.0, qat=0.0, seed=seed,
+        sequences=arguments.sequences, set=("training.evaluate_every=0", "training.save_every=0"),
     )  # fmt: skip
 
 
 def outliers(model: Any, data: Any) -> dict[str, float]:
     """The largest FFN output and kurtosis of any layer, in texts of all lengths."""
-    reach, kurtosis = extremes(inspect(model, spread_over(data.evaluation, INSPECTED)).figures)
+    reach, kurtosis = inspected(model, data).extremes()
     return {"reach": reach, "kurtosis": kurtosis}
+
+
+def inspected(model: Any, data: Any) -> InspectReport:
+    return inspect_model(model, spread_over(data.evaluation, INSPECTED))
 
 
 def measure(model: Any, data: Any, reference: Any, seed: int) -> dict[str, Any]:
@@ -89,19 +93,20 @@ def main() -> None:
     task = task_of(model)
     plain = options_for({}, 0, arguments)
     rows: dict[str, list[dict[str, float | None]]] = {name: [] for name in VARIANTS}
+    known = KnownModel.of(arguments.model, model)
+    draft = retrofit_recipe(known, plain)
     data = measuring_data(
-        make_recipe(arguments.model, model, task, {"sites": []}, plain), Path("."), model, task, plain
+        draft, training_data(draft, Path(".")), model, plain.evaluation_sources(), arguments.sequences
     )
     reference = reference_run(model, data.evaluation, task)
-    looked = inspect(model, spread_over(data.evaluation, INSPECTED)).figures
+    known = replace(known, inspected=inspected(model, data))
     for seed in range(arguments.seeds):
         for name, variant in VARIANTS.items():
             place = arguments.runs / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
             kept = place / "ablation.json"
             if not kept.is_file():
                 if variant:
-                    recipe = make_recipe(arguments.model, model, task, looked, options_for(variant, seed, arguments))
-                    train(recipe, place, say=lambda text: print(text, file=sys.stderr, flush=True))
+                    train(retrofit_recipe(known, options_for(variant, seed, arguments)), place)
                 trained = open_model(str(place)) if variant else model
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(kept, finite(measure(trained, data, reference, seed)))
@@ -116,9 +121,10 @@ def main() -> None:
             "steps": arguments.steps,
             "batch_size": arguments.batch_size,
             "seeds": arguments.seeds,
-            "evaluation_sequences": data.described["evaluation_sequences"],
+            "evaluation_sequences": data.info.evaluation_sequences,
             "variants": {
-                name: {key: spread([run[key] for run in runs]) for key in MEASURES} for name, runs in rows.items()
+                name: {key: Spread.of([run[key] for run in runs]).model_dump() for key in MEASURES}
+                for name, runs in rows.items()
             },
             "runs": rows,
             "versions": versions(),

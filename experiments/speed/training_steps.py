@@ -30,7 +30,9 @@ from quietformer.data.text_sources import texts_of
 from quietformer.data.training_data import tokenizer_for, training_data
 from quietformer.models.quiet_transformers import quiet_transformers
 from quietformer.training.arguments import set_sizes_, training_arguments
-from quietformer.training.run import make_trainer, open_or_build
+from quietformer.training.run import make_trainer
+from quietformer.training.strategies import strategy_for
+from quietformer.training.strategies.base import Prepared, Setting
 
 MODEL = {
     "model_type": "bert", "hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 1536,
@@ -82,9 +84,8 @@ def ours(attention: dict[str, str], steps: int, folder: Path) -> list[float]:
     data = training_data(chosen, folder)
     set_sizes_(arguments, chosen, steps)
     arguments.logging_steps = 100  # as the peer; short runs speak more often than long ones
-    trainer, _ = make_trainer(chosen, folder, arguments, open_or_build(chosen, data, None), data, steps)
-    for callback in (clock, NoSaving()):
-        trainer.add_callback(callback)
+    strategy, setting = strategy_for(chosen, Prepared()), Setting(chosen, folder, arguments, steps)
+    trainer = make_trainer(setting, strategy, strategy.model(data, None), data, [clock, NoSaving()])
     with contextlib.redirect_stderr(io.StringIO()):
         trainer.train()
     return clock.seconds
@@ -98,7 +99,7 @@ def bare(steps: int, folder: Path) -> list[float]:
     rows = token_rows(texts, tokenizer, chosen.data)
     data = training_data(chosen, folder)
     trainer = Trainer(
-        model=open_or_build(chosen, data, None),
+        model=strategy_for(chosen, Prepared()).model(data, None),
         args=TrainingArguments(
             output_dir=str(folder), max_steps=steps, per_device_train_batch_size=8, learning_rate=1e-4, weight_decay=0.01,
             save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=not torch.cuda.is_available(), seed=0,

@@ -1,10 +1,19 @@
 # The public names: the only list of them. __init__.py reads it, and type checkers read it.
 from quietformer.analysis.inspection import inspect_model as inspect_model
+from quietformer.api import compare as compare
 from quietformer.api import convert as convert
 from quietformer.api import export as export
 from quietformer.api import inspect as inspect
+from quietformer.api import paper as paper
 from quietformer.api import plan_quantization as plan_quantization
+from quietformer.api import plan_training as plan_training
 from quietformer.api import quantize as quantize
+from quietformer.api import recipes as recipes
+from quietformer.api import retrofit as retrofit
+from quietformer.api import studies as studies
+from quietformer.api import sweep as sweep
+from quietformer.api import train as train
+from quietformer.api import variants as variants
 from quietformer.architectures.patch_norm import add_patch_norm_ as add_patch_norm_
 from quietformer.attention.gates.all_heads import AllHeadsGate as AllHeadsGate
 from quietformer.attention.gates.elementwise import ElementwiseGate as ElementwiseGate

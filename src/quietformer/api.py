@@ -10,20 +10,30 @@ import inspect as signatures
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from quietformer.config.options.base import Options
+from quietformer.config.options.retrofit import RetrofitOptions
+from quietformer.config.options.study import CompareOptions, PaperOptions, RecipesOptions, SweepOptions
+from quietformer.config.options.train import PlanOptions, TrainOptions
 from quietformer.config.options.verbs import ConvertOptions, ExportOptions, InspectOptions, QuantizeOptions
 from quietformer.progress import Progress, shown_progress
+from quietformer.study import compare as compare_study
+from quietformer.study import paper as paper_study
+from quietformer.study import sweep as sweep_study
 from quietformer.workflows import convert as convert_workflow
 from quietformer.workflows import export as export_workflow
 from quietformer.workflows import inspect as inspect_workflow
+from quietformer.workflows import listings
 from quietformer.workflows import quantize as quantize_workflow
+from quietformer.workflows import retrofit as retrofit_workflow
+from quietformer.workflows import train as train_workflow
 
 P = ParamSpec("P")
 What = TypeVar("What")
 Given = TypeVar("Given", bound=Options)
 Result = TypeVar("Result")
+Reported = TypeVar("Reported", covariant=True)
 Folder = str | os.PathLike[str]
 
 
@@ -48,6 +58,23 @@ def _verb_to_folder(
     @wraps(work)
     def verb(what: What, out: Folder, /, *args: P.args, **given: P.kwargs) -> Result:
         return work(what, out, options(*args, **given), shown_progress())
+
+    _sign_(verb, work, options)
+    return verb
+
+
+class NamedVerb(Protocol[P, Reported]):
+    """A verb whose first argument may be left out."""
+
+    def __call__(self, what: str = "", /, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _verb_of_name(work: Callable[[str, Given, Progress], Result], options: Callable[P, Given]) -> NamedVerb[P, Result]:
+    """The same for a workflow that does something sensible without a name."""
+
+    @wraps(work)
+    def verb(what: str = "", /, *args: P.args, **given: P.kwargs) -> Result:
+        return work(what, options(*args, **given), shown_progress())
 
     _sign_(verb, work, options)
     return verb
@@ -78,3 +105,11 @@ quantize = _verb(quantize_workflow.quantize, QuantizeOptions)
 plan_quantization = _verb(quantize_workflow.plan, QuantizeOptions)
 export = _verb_to_folder(export_workflow.export, ExportOptions)
 convert = _verb_to_folder(convert_workflow.convert, ConvertOptions)
+retrofit = _verb_to_folder(retrofit_workflow.retrofit, RetrofitOptions)
+train = _verb_of_name(train_workflow.train, TrainOptions)
+plan_training = _verb_of_name(train_workflow.plan_training, PlanOptions)
+compare = _verb_of_name(compare_study.compare, CompareOptions)
+sweep = _verb(sweep_study.sweep, SweepOptions)
+paper = _verb_of_name(paper_study.paper, PaperOptions)
+recipes = _verb_of_name(listings.recipes, RecipesOptions)
+studies, variants = listings.studies, listings.variants

@@ -1,4 +1,4 @@
-"""`quietformer retrofit`: a model healed, one left alone, a run gone on with, and one line for every mistake."""
+"""`quietformer retrofit`: a model healed, one left alone, a run resumed, and one line for every mistake."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_model_is_healed_measured_exported_and_shown(run, tmp_path, text, loud
     assert figures == json.loads((out / "retrofit.json").read_text())
     for row in figures["rows"]:
         assert row["what"].split(":")[0].split(",")[0] in printed.replace("\n", " ")
-    assert figures["before"]["float"]["cosine"] == pytest.approx(1.0, abs=1e-6)
+    assert figures["before"]["fp32"]["cosine"] == pytest.approx(1.0, abs=1e-6)
     assert "report.html" in printed
     assert (out / "report.html").stat().st_size > 1000
     healed, original = qf.load(out), open_model(str(loud))
@@ -74,7 +74,7 @@ def test_it_is_exported_and_reloaded_like_any_model(run, tmp_path, text, loud):
 
 
 @pytest.mark.parametrize(("options", "gained"), [((), True), (("--balance", "0"), False)])
-def test_residual_sums_are_balanced_unless_told_otherwise(run, tmp_path, text, loud, options, gained):
+def test_residual_adds_are_balanced_unless_told_otherwise(run, tmp_path, text, loud, options, gained):
     out = tmp_path / "out"
     code, printed, error = run("retrofit", loud, out, *QUICK, "--texts", text, "--no-real", *options)
     assert code == 0, error
@@ -89,7 +89,7 @@ def test_residual_sums_are_balanced_unless_told_otherwise(run, tmp_path, text, l
 def test_balancing_that_is_asked_for_is_done_or_refused(run, tmp_path, text):
     causal = tiny_pretrained(tmp_path / "opt", "opt")
     given = ("--texts", text, "--no-real", "--balance", "0.5", "--force")
-    assert "no residual sums between LayerNorms" in fails(run, "retrofit", causal, tmp_path / "out", *QUICK, *given)
+    assert "no residual adds between LayerNorms" in fails(run, "retrofit", causal, tmp_path / "out", *QUICK, *given)
     assert not (tmp_path / "out").exists()
 
 
@@ -134,9 +134,9 @@ def test_a_quiet_model_is_left_alone(run, tmp_path, text):
     assert json.loads((tmp_path / "f.json").read_text())["changed"] is False
 
 
-def test_interrupted_it_goes_on_to_the_same_weights_without_measuring_again(run, tmp_path, text, loud, monkeypatch):
+def test_interrupted_it_resumes_to_the_same_weights_without_measuring_again(run, tmp_path, text, loud, monkeypatch):
     from quietformer.training import trainer
-    from quietformer.workflows import retrofit as study
+    from quietformer.workflows import retrofit as workflow
 
     command = (loud, *QUICK, "--texts", text, "--no-real", "--set", "training.save_every=2")
     assert run("retrofit", command[0], tmp_path / "whole", *command[1:])[0] == 0
@@ -151,8 +151,10 @@ def test_interrupted_it_goes_on_to_the_same_weights_without_measuring_again(run,
         patch.setattr(trainer, "publish", stopping)
         assert run("retrofit", command[0], tmp_path / "part", *command[1:])[0] == 130
     sides = []
-    measure = study.measure_side
-    monkeypatch.setattr(study, "measure_side", lambda *args, **kwargs: sides.append(args) or measure(*args, **kwargs))
+    measure = workflow.measure_side
+    monkeypatch.setattr(
+        workflow, "measure_side", lambda *args, **kwargs: sides.append(args) or measure(*args, **kwargs)
+    )
     assert run("retrofit", command[0], tmp_path / "part", *command[1:])[0] == 0
     assert len(sides) == 1  # after; before was kept
     whole, part = (load_file(next((tmp_path / name).glob("*.safetensors"))) for name in ("whole", "part"))
@@ -172,7 +174,7 @@ def test_a_finished_folder_answers_for_its_own_command_alone(run, tmp_path, text
     assert "another model" in fails(run, "retrofit", tiny_pretrained(tmp_path / "other"), out, *given)
     assert (out / "retrofit.json").read_bytes() == before
     (out / "retrofit.json").write_text("[]")
-    assert run("retrofit", loud, out, *given)[0] == 0  # not a retrofit's figures: measured again
+    assert run("retrofit", loud, out, *given)[0] == 0  # not a report: measured again
 
 
 def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
@@ -192,7 +194,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
     q = (*QUICK, "--texts", text)
     for words, arguments in {
         "not there": (tmp_path / "nowhere", out, *q),
-        "is not there": (loud, out, *QUICK, "--texts", tmp_path / "no.txt"),
+        "no.txt does not exist": (loud, out, *QUICK, "--texts", tmp_path / "no.txt"),
         "empty": (loud, out, *QUICK, "--texts", empty),
         "NaN": (broken, out, *q),
         "cannot load": (corrupt, out, *q),
@@ -203,7 +205,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
         "has no site": (loud, out, *q, "--site", "ffn_outputs"),
         "one of --texts": (loud, out, *q, "--images", tmp_path),
         "takes text": (loud, out, *QUICK, "--images", full),
-        "--learning-rate": (loud, out, *q, "--learning-rate", "0"),
+        "learning_rate must be > 0": (loud, out, *q, "--learning-rate", "0"),
         "no field": (loud, out, *q, "--set", "teacher.hiden=2"),
         "longer than": (loud, out, *QUICK, "--length", "4000", "--texts", text),
         "hold_out": (loud, out, "--texts", text, "--sequences", "100000", "--steps", "2"),

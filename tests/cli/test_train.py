@@ -68,7 +68,7 @@ def test_a_run_shows_its_figures_and_the_other_commands_take_its_folder(run, rec
     assert run("inspect", last, out, *options, "--page", tmp_path / "p.html")[0] == 0
 
 
-def test_the_same_folder_again_goes_on_with_its_own_recipe(run, recipe, tmp_path):
+def test_the_same_folder_again_resumes_with_its_own_recipe(run, recipe, tmp_path):
     out = tmp_path / "run"
     assert run("train", recipe(), "--out", out)[0] == 0
     for name in ("figures.json", "config.json"):
@@ -76,7 +76,7 @@ def test_the_same_folder_again_goes_on_with_its_own_recipe(run, recipe, tmp_path
     shutil.rmtree(out / "checkpoints" / "checkpoint-12")
     code, _, error = run("train", "--out", out)
     assert code == 0
-    assert "going on from step 8" in error
+    assert "resuming from step 8" in error
     code, _, error = run("train", "--out", out)
     assert (code, "is finished; nothing to do" in error) == (0, True)
 
@@ -150,10 +150,10 @@ def test_a_disk_that_is_too_small_is_noticed_before_and_during(run, recipe, tmp_
         patch.setattr(trainer, "write_tree", full)
         line = fails(run, "train", recipe(), "--out", tmp_path / "run")
     assert "No space left on device; the last whole checkpoint is" in line
-    assert "checkpoint-4; make room and run the same command to go on" in line
+    assert "checkpoint-4; make room and run the same command to resume" in line
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["checkpoint-4"]
     code, _, error = run("train", recipe(), "--out", tmp_path / "run")
-    assert (code, "going on from step 4" in error) == (0, True)
+    assert (code, "resuming from step 4" in error) == (0, True)
 
 
 def test_a_plan_needs_no_folder_and_trains_nothing(run, recipe, tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from experiments import recipe_fields
-from quietformer.config.recipe_files import BUILT_IN, built_in_recipes, read_recipe, write_recipe
+from quietformer.config.recipe import Recipe
+from quietformer.config.recipe_files import BUILT_IN, built_in_recipes, changed, read_recipe, write_recipe
 from quietformer.errors import SpecError
 from quietformer.training.arguments import check_trainer_fields, split_batch
 
@@ -164,3 +166,25 @@ def test_the_recipes_are_those_of_the_package():
 def test_the_example_in_the_reference_of_fields_works(tmp_path):
     (tmp_path / "mine.yaml").write_text(recipe_fields.EXAMPLE)
     assert read_recipe(str(tmp_path / "mine.yaml")).task == "causal"
+
+
+def test_names_of_the_first_release_are_still_read(tmp_path):
+    """The task `distill` was `imitate` and the section `qat` was `rounding`, in files, variants and changes."""
+    fields = {
+        "task": "imitate",
+        "model": {"pretrained": "minilm"},
+        "training": {"steps": 2},
+        "rounding": {"share": 0.5},
+        "variants": {"late": {"set": {"rounding.share": 0.25}}},
+    }
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump(fields))
+    name = str(tmp_path / "old.yaml")
+    assert (read_recipe(name).task, read_recipe(name).qat.share) == ("distill", 0.5)
+    assert read_recipe(name, variant="late").qat.share == 0.25
+    assert read_recipe(name, changes=["rounding.calibration=8"]).qat.calibration == 8
+    assert changed(read_recipe(name), ["rounding.share=0.75"]).qat.share == 0.75
+    (tmp_path / "new.yaml").write_text(f"extends: {name}\nqat: {{calibration: 4}}\n")
+    below = read_recipe(str(tmp_path / "new.yaml")).qat
+    assert (below.share, below.calibration) == (0.5, 4)
+    with pytest.raises(SpecError, match="both 'rounding' and 'qat'"):
+        Recipe(**(fields | {"qat": {"share": 0.1}}))

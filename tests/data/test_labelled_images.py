@@ -32,7 +32,7 @@ def folder(tmp_path):
 def rows_of(path, *, size=8, channels=3, classes=None, limit=0, **augment):
     sources = (path if isinstance(path, Source) else Source(path=str(path)),)
     recipe = AugmentRecipe(**augment)
-    return image_rows(sources, size=size, channels=channels, augment=recipe, classes=classes, limit=limit)
+    return image_rows(sources, shape=(size, channels), augment=recipe, classes=classes, limit=limit)
 
 
 def loaded(rows):
@@ -163,7 +163,7 @@ def test_sources_come_one_after_the_other_under_one_list_of_classes(folder, tmp_
     (tmp_path / "more" / "green").mkdir(parents=True)
     Image.new("RGB", (8, 8), (1, 2, 3)).save(tmp_path / "more" / "green" / "x.png")
     sources = (Source(path=str(folder)), Source(path=str(tmp_path / "more")))
-    rows = image_rows(sources, size=8, channels=3, augment=AugmentRecipe())
+    rows = image_rows(sources, shape=(8, 3), augment=AugmentRecipe())
     pixels, label = rows.load(12, None)
     assert (len(rows), label) == (13, 1)
     assert (pixels[:, 0, 0] * 255).tolist() == [1, 2, 3]

@@ -33,16 +33,16 @@ def inspection(name: str = "bert", variant: str | None = None, grown: float = 1)
     return copy.deepcopy(_inspection(name, variant, grown))
 
 
-def side(inspected: dict[str, Any], measure: str, floating: float | None, integer: float | None) -> dict[str, Any]:
+def side(inspected: dict[str, Any], measure: str, fp32: float | None, integer: float | None) -> dict[str, Any]:
     found = {measure: integer}
     spread = {measure: {"mean": integer, "std": 0.002 if integer is not None else None}}
     latency = {"batch": 1, "length": 16, "torch_fp32_ms": 9.0, "onnx_fp32_ms": 6.0, "onnx_int8_ms": 4.0, "speedup": 1.5}
     return {
         "inspect": inspected,
-        "float": {measure: floating},
+        "fp32": {measure: fp32},
         "simulated": {"per_tensor": spread, "per_channel": spread},
         "real": {
-            "per_tensor": None,
+            "per_tensor": {},
             "per_channel": found,
             "latency": [latency],
             "bytes": {"fp32": 91_000_000, "int8": 23_400_000},
@@ -59,7 +59,7 @@ def retrofit(
     variant: str | None = "gate-linear",
     **more: Any,
 ) -> dict[str, Any]:
-    """`before` and `after`: the measure in floating point and in INT8."""
+    """`before` and `after`: the metric in fp32 and in INT8."""
     first = side(inspection(name, grown=50), measure, *before)
     second = None if after is None else side(inspection(name, variant), measure, *after)
     rows = [
@@ -67,13 +67,13 @@ def retrofit(
         {"what": "largest value", "before": 190.0, "after": after and 10.0, "better": "lower"},
     ]
     log = [{"step": step, "loss": 10.0 / step, "learning_rate": 1e-4} for step in (1, 10, 20, 30)]
-    log += [{"step": step, "eval_int8": 0.5 + step / 100, "eval_float": 0.9} for step in (10, 30)]
+    log += [{"step": step, "eval_int8": 0.5 + step / 100, "eval_fp32": 0.9} for step in (10, 30)]
     return {
-        "version": 1,
+        "version": 2,
         "kind": "retrofit",
         "sentence": "INT8 now keeps `a-model`.",
         "changed": after is not None,
-        "model": {"name": "a-model", "class": "BertModel", "parameters": 22713216, "attention": "softmax"},
+        "model": {"name": "a-model", "class_name": "BertModel", "parameters": 22713216, "attention": "softmax"},
         "task": "embedding",
         "primary": measure,
         "better": better,

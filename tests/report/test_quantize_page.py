@@ -8,7 +8,7 @@ import re
 import pytest
 
 from quietformer.report.page import page
-from quietformer.results.cost import SCALES
+from quietformer.results.quality import SCALES
 from tests.report.tabs import text
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'`/*SCRIPT*/"

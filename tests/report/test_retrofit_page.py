@@ -172,16 +172,16 @@ def test_bars_are_as_long_as_their_values(opened):
         found = tab.locator(f"#bars i.{side}").all()
         tracks = tab.locator("#bars .track").first.bounding_box()["width"]
         lengths[side] = [bar.bounding_box()["width"] / tracks for bar in found]
-    # Floating point, simulated per tensor and per channel, real per channel; real per tensor was not measured.
+    # fp32, simulated per tensor and per channel, real per channel; real per tensor was not measured.
     assert lengths["before"] == pytest.approx([1.0, 0.25, 0.25, 0.25], abs=0.01)
     assert lengths["after"] == pytest.approx([0.9, 0.75, 0.75, 0.75], abs=0.01)
     titles = tab.locator("#bars th[scope=rowgroup]").all_text_contents()
     assert titles == [
-        "floating point", "simulated W8A8, per-tensor weights", "simulated W8A8, per-channel weights",
+        "fp32", "simulated W8A8, per-tensor weights", "simulated W8A8, per-channel weights",
         "real INT8, per-channel weights",
     ]  # fmt: skip
     assert "1.50 × as fast" in text(tab, "#savings-table")
-    assert "23.4 MB in INT8, 91 MB in floating point" in text(tab, "#size").replace("91.0", "91")
+    assert "23.4 MB in INT8, 91 MB in fp32" in text(tab, "#size").replace("91.0", "91")
     assert problems == []
 
 
@@ -305,7 +305,7 @@ def test_the_run_is_drawn_and_read_step_by_step(opened):
     assert text(tab, "#step-readout") == "Step 20: loss 0.5"
     box = tab.locator("#evaluated svg").bounding_box()
     tab.locator("#evaluated svg").hover(position={"x": box["width"] - 12, "y": 50})
-    assert text(tab, "#step-readout") == "Step 30: INT8 0.8, floating point 0.9"
+    assert text(tab, "#step-readout") == "Step 30: INT8 0.8, fp32 0.9"
     tab.click("#run summary")
     assert cells(tab, "#log-table")[0] == ["1", "10", "0.0001", "–", "–"]
     assert len(cells(tab, "#log-table")) == 6
@@ -344,7 +344,7 @@ def test_a_model_left_alone_is_said_to_be(opened):
 def test_missing_parts_are_left_out(opened):
     report = retrofit(log=[{"step": 5, "loss": 0.5}], recipe={}, data={}, versions={}, rows=[])
     for side in ("before", "after"):
-        report[side]["real"] = None
+        report[side]["real"] = {}
         report[side]["inspect"]["heads"] = []
         report[side]["inspect"]["pictures"]["attention"] = []
         for row in report[side]["inspect"]["sites"]:
@@ -370,7 +370,7 @@ def test_names_appear_as_text(opened):
         sequence = inspected["pictures"]["sequences"][0]
         sequence["tokens"] = [EVIL] * len(sequence["tokens"])
         inspected["verdict"]["claims"] = [EVIL]
-        report[side]["float"][EVIL] = 0.5
+        report[side]["fp32"][EVIL] = 0.5
     tab, problems = opened(report)
     assert tab.text_content("#title") == EVIL
     for selector in (

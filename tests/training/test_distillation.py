@@ -1,4 +1,4 @@
-"""A model that imitates its own original: losses against their formulas, families, rounding, interruption, the best kept."""
+"""Self-distillation: losses against their formulas, families, QAT, interruption, the best checkpoint kept."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from quietformer.quant.insertion import quantizers
 from quietformer.training import trainer as trainer_module
 from quietformer.training.best import BestWatch
 from quietformer.training.checkpoints import whole_checkpoints
-from quietformer.training.distillation import divergence, imitation_loss, relative_difference, without_dropout_
+from quietformer.training.distillation_loss import distillation_loss, divergence, relative_difference
 from quietformer.training.run import train
+from quietformer.training.student import without_dropout_
 from tests.training.pretrained import MODELS, UNITS, tiny_pretrained
 from tests.training.recipes import write_prose
 
@@ -29,14 +30,14 @@ GATE = {"gate": {"kind": "linear", "pi_init": 0.5, "scale": 2.0, "weight_std": 0
 
 def recipe_for(original, text, /, **changes):
     fields = {
-        "name": "tiny", "task": "imitate",
+        "name": "tiny", "task": "distill",
         "model": {"pretrained": str(original)},
         "attention": GATE,
         "data": {"train": str(text), "unit": "passages", "length": 24, "hold_out": 16, "limit": 10},
         "optimizer": {"learning_rate": 1e-3, "gate_factor": 10.0, "weight_decay": 0.0, "freeze_embeddings": True},
         "schedule": {"shape": "cosine", "warmup_steps": 2},
         "training": {"steps": 8, "batch_size": 4, "evaluate_every": 3, "save_every": 2, "log_every": 2, "outliers_every": 3},
-        "rounding": {"share": 0.5, "recalibrate_every": 2, "calibration": 8},
+        "qat": {"share": 0.5, "recalibrate_every": 2, "calibration": 8},
     }  # fmt: skip
     for section, values in changes.items():
         fields[section] = fields.get(section, {}) | values if isinstance(values, dict) else values
@@ -84,13 +85,15 @@ def test_a_copy_costs_nothing_and_padding_does_not_count(tmp_path, name):
     with torch.no_grad():
         other.get_input_embeddings().weight.mul_(2.0)
     outputs = [m(**batch, output_hidden_states=True) for m in (model, copy.deepcopy(model), other)]
-    assert imitation_loss(outputs[0], outputs[1], batch, TeacherRecipe(), task).item() == pytest.approx(0.0, abs=1e-6)
-    loss = imitation_loss(outputs[2], outputs[0], batch, TeacherRecipe(), task)
+    assert distillation_loss(outputs[0], outputs[1], batch, TeacherRecipe(), task).item() == pytest.approx(
+        0.0, abs=1e-6
+    )
+    loss = distillation_loss(outputs[2], outputs[0], batch, TeacherRecipe(), task)
     assert loss.item() > 1e-3
     padded = {name: value.clone() for name, value in batch.items()}
     padded["input_ids"][1, -3:] = 7
     again = [m(**padded, output_hidden_states=True) for m in (other, model)]
-    assert imitation_loss(*again, padded, TeacherRecipe(), task).item() == pytest.approx(loss.item(), rel=1e-4)
+    assert distillation_loss(*again, padded, TeacherRecipe(), task).item() == pytest.approx(loss.item(), rel=1e-4)
 
 
 def test_with_nothing_to_compare_it_says_so(tmp_path, text):
@@ -105,7 +108,7 @@ def test_a_causal_model_may_also_follow_its_own_objective(tmp_path):
     output = model(**batch, output_hidden_states=True)
     weights = TeacherRecipe(hidden=0.0, pooled=0.0, logits=0.0, objective=1.0)
     theirs = model(**batch, labels=batch["input_ids"]).loss
-    assert imitation_loss(output, output, batch, weights, "causal").item() == pytest.approx(theirs.item(), rel=1e-5)
+    assert distillation_loss(output, output, batch, weights, "causal").item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
 def test_dropout_is_off_in_training_and_stays_in_the_config(tmp_path):
@@ -122,15 +125,15 @@ def test_dropout_is_off_in_training_and_stays_in_the_config(tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_model_imitates_itself(tmp_path, text, name):
+def test_every_kind_of_model_is_distilled_from_itself(tmp_path, text, name):
     model = tiny_pretrained(tmp_path / "model", name)
     source = "digits" if name == "vit" else str(text)
     data = {"train": source, "unit": UNITS.get(name, "sequences"), "limit": 100 if name == "vit" else 10}
-    figures = train(recipe_for(model, text, data=data, training={"steps": 4}), tmp_path / "run")
+    report = train(recipe_for(model, text, data=data, training={"steps": 4}), tmp_path / "run")
     original, healed = open_model(str(model)), qf.load(tmp_path / "run")
     assert type(healed) is type(original)
     assert not quantizers(healed)
-    assert set(figures["validation"]) == {"float", "int8"}
+    assert report.validation.model_fields_set == {"fp32", "int8"}
     assert healed.num_parameters() > original.num_parameters()
     after = dict(healed.named_parameters())
     frozen = {id(module.weight) for module in original.modules() if isinstance(module, nn.Embedding)}
@@ -147,7 +150,7 @@ def test_without_attention_of_ours_the_result_is_plain_transformers(tmp_path, te
     assert "quantization_config" not in healed.config.to_dict()
 
 
-def test_interrupted_while_rounding_it_ends_with_the_same_weights(tmp_path, text, monkeypatch):
+def test_interrupted_during_qat_it_ends_with_the_same_weights(tmp_path, text, monkeypatch):
     model = tiny_pretrained(tmp_path / "model")
     recipe = recipe_for(model, text, training={"steps": 10, "save_every": 1, "evaluate_every": 4})
     train(recipe, tmp_path / "whole")
@@ -156,7 +159,7 @@ def test_interrupted_while_rounding_it_ends_with_the_same_weights(tmp_path, text
     class StopError(Exception):
         pass
 
-    for step in (2, 5, 6, 8):  # before rounding, as it begins, between two calibrations, after an evaluation
+    for step in (2, 5, 6, 8):  # before QAT, as it begins, between two calibrations, after an evaluation
 
         def stopping(run, name, step=step):
             publish(run, name)
@@ -235,18 +238,18 @@ def test_a_model_that_broke_is_never_the_best():
 
 def test_the_best_checkpoint_is_what_the_folder_holds(tmp_path, text, monkeypatch):
     """The measure is made to fall after the second evaluation; the run stops early and goes back."""
-    from quietformer.training.distillation import IntegerQuality
+    from quietformer.training.distillation_trainer import TeacherAgreement
 
     values = iter([0.5, 0.9, 0.6, 0.6, 0.6, 0.6])
-    monkeypatch.setattr(IntegerQuality, "__call__", lambda self, model: {"eval_float": 1.0, "eval_int8": next(values)})
+    monkeypatch.setattr(TeacherAgreement, "__call__", lambda self, model: {"eval_fp32": 1.0, "eval_int8": next(values)})
     model = tiny_pretrained(tmp_path / "model")
     changes = {
         "training": {"steps": 12, "evaluate_every": 2, "save_every": 0, "patience": 2, "keep": 1},
-        "rounding": {"share": 0.0},
+        "qat": {"share": 0.0},
     }
-    figures = train(recipe_for(model, text, **changes), tmp_path / "run")
-    assert figures["best"]["step"] == 4
-    assert figures["steps"] == 8
+    report = train(recipe_for(model, text, **changes), tmp_path / "run")
+    assert report.best.step == 4
+    assert report.steps == 8
     names = [path.name for path in whole_checkpoints(tmp_path / "run")]
     assert names[0] == "checkpoint-4"
     kept = open_model(str(tmp_path / "run" / "checkpoints" / "checkpoint-4")).state_dict()
@@ -256,18 +259,18 @@ def test_the_best_checkpoint_is_what_the_folder_holds(tmp_path, text, monkeypatc
 
 def test_killed_after_giving_up_it_trains_no_further(tmp_path, text, monkeypatch):
     from quietformer.training import run as run_module
-    from quietformer.training.distillation import IntegerQuality
+    from quietformer.training.distillation_trainer import TeacherAgreement
 
     given = {0: 0.1, 2: 0.9, 4: 0.5, 6: 0.4, 8: 0.95, 10: 0.96}  # it would find better if it went on
     changes = {
         "training": {"steps": 10, "evaluate_every": 2, "save_every": 2, "patience": 2, "keep": 9},
-        "rounding": {"share": 0.0},
+        "qat": {"share": 0.0},
     }
     recipe = recipe_for(tiny_pretrained(tmp_path / "model"), text, **changes)
     step = {"now": 0}
 
     def quality(self, model):
-        return {"eval_float": 1.0, "eval_int8": given[step["now"]]}
+        return {"eval_fp32": 1.0, "eval_int8": given[step["now"]]}
 
     log = trainer_module.QuietTrainer.training_step
 
@@ -275,10 +278,10 @@ def test_killed_after_giving_up_it_trains_no_further(tmp_path, text, monkeypatch
         step["now"] = self.state.global_step + 1
         return log(self, *args, **kwargs)
 
-    monkeypatch.setattr(IntegerQuality, "__call__", quality)
+    monkeypatch.setattr(TeacherAgreement, "__call__", quality)
     monkeypatch.setattr(trainer_module.QuietTrainer, "training_step", counting)
     whole = train(recipe, tmp_path / "whole")
-    assert (whole["best"]["step"], whole["steps"]) == (2, 6)
+    assert (whole.best.step, whole.steps) == (2, 6)
 
     class StopError(Exception):
         pass
@@ -291,8 +294,32 @@ def test_killed_after_giving_up_it_trains_no_further(tmp_path, text, monkeypatch
         with pytest.raises(StopError):
             train(recipe, tmp_path / "part")
     part = train(recipe, tmp_path / "part")
-    assert (part["best"], part["steps"]) == (whole["best"], whole["steps"])
-    assert part["seconds"] > 0
+    assert (part.best, part.steps) == (whole.best, whole.steps)
+    assert part.seconds > 0
+    one, other = final_weights(tmp_path / "whole"), final_weights(tmp_path / "part")
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_run_begun_with_the_names_of_the_first_release_resumes(tmp_path, text, monkeypatch):
+    recipe = recipe_for(tiny_pretrained(tmp_path / "model"), text, training={"steps": 4, "save_every": 2})
+    train(recipe, tmp_path / "whole")
+
+    class StopError(Exception):
+        pass
+
+    def stopping(run, name, publish=trainer_module.publish):
+        publish(run, name)
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module, "publish", stopping)
+        with pytest.raises(StopError):
+            train(recipe, tmp_path / "part")
+    written = tmp_path / "part" / "recipe.yaml"
+    old = written.read_text().replace("task: distill", "task: imitate").replace("\nqat:", "\nrounding:")
+    assert old != written.read_text()
+    written.write_text(old)
+    train(recipe, tmp_path / "part")
     one, other = final_weights(tmp_path / "whole"), final_weights(tmp_path / "part")
     assert all(torch.equal(one[key], other[key]) for key in one)
 
@@ -304,10 +331,10 @@ def test_killed_after_giving_up_it_trains_no_further(tmp_path, text, monkeypatch
     ("changes", "words"),
     [
         ({"model": {"pretrained": "", "config": {"model_type": "bert"}}}, "model.pretrained"),
-        ({"task": "causal"}, "for task 'imitate'"),
+        ({"task": "causal"}, "for task 'distill'"),
         ({"trainer": {"fsdp": "full_shard"}}, "sharded"),
         ({"data": {"streaming": True}}, "not streamed"),
-        ({"rounding": {"share": 1.5}}, "share"),
+        ({"qat": {"share": 1.5}}, "share"),
         ({"model": {"dropout": 0.1}}, "no dropout"),
     ],
 )

@@ -6,6 +6,7 @@ import io
 import json
 import resource
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import quietformer as qf
 from quietformer.cli.plan_table import print_plan
 from quietformer.config.recipe import Recipe
+from quietformer.results.plan import PlanReport
 from quietformer.training.footprint import autocast, example_inputs, fake_, trace
 from quietformer.training.model_building import build_model
-from quietformer.training.plan import plan
+from quietformer.training.plan import DataShape, plan
 from quietformer.training.speed import Speed, Timing
 
 BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 256,
@@ -104,39 +106,39 @@ def test_operations_follow_the_rule_of_six_for_each_parameter_and_token():
     # Where products dominate: wide, short, and an output layer that is tied to the embedding.
     asked = recipe(model={"config": BERT | {"hidden_size": 512, "intermediate_size": 2048}})
     found = plan(asked, measure=False)
-    rule = 6 * found["model"]["parameters"]["total"] * found["work"]["units_per_step"]
-    assert found["work"]["flops_per_step"] == pytest.approx(rule, rel=0.05)
-    assert found["work"]["flops"] == 10 * found["work"]["flops_per_step"]
+    rule = 6 * found.model.parameters.total * found.work.units_per_step
+    assert found.work.flops_per_step == pytest.approx(rule, rel=0.05)
+    assert found.work.flops == 10 * found.work.flops_per_step
 
 
 @pytest.mark.parametrize("attention", [None, GATED], ids=["vanilla", "gated"])
 def test_parameters_are_the_real_models_part_by_part(attention):
     asked = recipe(attention=attention)
     model = build_model(asked)
-    parts = plan(asked, measure=False)["model"]["parameters"]
+    parts = plan(asked, measure=False).model.parameters
     total = sum(p.numel() for p in model.parameters())
     quiet = sum(p.numel() for name, p in model.named_parameters() if ".quiet." in name)
-    assert parts["total"] == total == sum(value for name, value in parts.items() if name != "total")
-    assert parts["added"] == quiet
-    assert parts["embeddings"] == sum(p.numel() for p in model.bert.embeddings.parameters())
-    assert parts["blocks"] == sum(p.numel() for p in model.bert.encoder.parameters()) - quiet
+    assert parts.total == total == sum(value for name, value in parts if name != "total")
+    assert parts.added == quiet
+    assert parts.embeddings == sum(p.numel() for p in model.bert.embeddings.parameters())
+    assert parts.blocks == sum(p.numel() for p in model.bert.encoder.parameters()) - quiet
 
 
 def test_checkpointing_keeps_less_and_works_more():
     plain, checkpointed = (plan(recipe(training={"gradient_checkpointing": on}), measure=False) for on in (False, True))
-    assert checkpointed["memory"]["activations"] < 0.6 * plain["memory"]["activations"]
-    ratio = checkpointed["work"]["flops_per_step"] / plain["work"]["flops_per_step"]
+    assert checkpointed.memory.activations < 0.6 * plain.memory.activations
+    ratio = checkpointed.work.flops_per_step / plain.work.flops_per_step
     assert 1.2 < ratio < 4 / 3
 
 
 def test_memory_at_a_micro_batch_is_that_of_a_pass_of_it():
     asked = recipe(training={"batch_size": 24, "micro_batch": 6, "precision": "bf16"})
     found = plan(asked, measure=False)
-    assert (found["batch"]["micro_batch"], found["batch"]["accumulation"]) == (6, 4)
-    assert found["memory"]["activations"] == pytest.approx(really_saved(asked, 6), rel=0.02)
-    parameters = found["model"]["parameters"]["total"]
-    assert found["memory"]["gradients"] == 4 * parameters
-    assert found["memory"]["optimizer"] == 8 * parameters
+    assert (found.batch.micro_batch, found.batch.accumulation) == (6, 4)
+    assert found.memory.activations == pytest.approx(really_saved(asked, 6), rel=0.02)
+    parameters = found.model.parameters.total
+    assert found.memory.gradients == 4 * parameters
+    assert found.memory.optimizer == 8 * parameters
 
 
 def test_optimizer_states_are_what_adamw_really_keeps():
@@ -146,29 +148,29 @@ def test_optimizer_states_are_what_adamw_really_keeps():
     optimizer.step()
     kept = sum(t.nbytes for state in optimizer.state.values() for t in state.values() if t.dim())
     used = sum(p.nbytes for p in model.parameters() if p.grad is None)  # BERT's pooler, if any
-    assert plan(recipe(), measure=False)["memory"]["optimizer"] == kept + 2 * used
+    assert plan(recipe(), measure=False).memory.optimizer == kept + 2 * used
 
 
 def test_devices_share_the_batch_and_with_fsdp_the_weights():
     one = plan(recipe(), measure=False)
     four = plan(recipe(), devices=4, measure=False)
     sharded = plan(recipe(trainer={"fsdp": "full_shard"}), devices=4, measure=False)
-    assert four["batch"]["micro_batch"] == 2
-    assert four["work"] == one["work"]
-    assert four["memory"]["weights"] == one["memory"]["weights"]
-    assert sharded["memory"]["gradients"] == one["memory"]["gradients"] // 4
-    assert sharded["memory"]["optimizer"] == one["memory"]["optimizer"] // 4
-    assert sharded["memory"]["weights"] < 0.3 * one["memory"]["weights"]
+    assert four.batch.micro_batch == 2
+    assert four.work == one.work
+    assert four.memory.weights == one.memory.weights
+    assert sharded.memory.gradients == one.memory.gradients // 4
+    assert sharded.memory.optimizer == one.memory.optimizer // 4
+    assert sharded.memory.weights < 0.3 * one.memory.weights
     with pytest.raises(qf.QuietformerError, match="does not divide among 3"):
         plan(recipe(), devices=3, measure=False)
 
 
 def test_epochs_become_steps_once_the_data_is_counted():
     asked = recipe(training={"steps": 0, "epochs": 2.0})
-    assert plan(asked, examples=40, measure=False)["work"]["steps"] == 10
+    assert plan(asked, data=DataShape(examples=40), measure=False).work.steps == 10
     unknown = plan(asked, measure=False)
-    assert unknown["work"]["steps"] is None
-    assert any("epochs" in note for note in unknown["notes"])
+    assert unknown.work.steps is None
+    assert any("epochs" in note for note in unknown.notes)
 
 
 def test_time_of_the_whole_comes_from_layer_and_rest_by_difference():
@@ -187,18 +189,19 @@ def test_noise_cannot_make_a_layer_free_or_the_whole_run_endless():
 
 def test_a_measured_plan_estimates_time_and_prints_and_writes_itself(monkeypatch):
     seen = []
-    found = plan(recipe(), progress=lambda what, done, total: seen.append(what))
-    time = found["time"]
-    assert 0 < time["seconds_per_step"] * 10 == pytest.approx(time["seconds"])
-    assert time["measured_micro_batch"] == 8
+    progress = SimpleNamespace(step=lambda what, done=0, total=0: seen.append(what))
+    found = plan(recipe(), progress=progress)
+    time = found.time
+    assert 0 < time.seconds_per_step * 10 == pytest.approx(time.seconds)
+    assert time.measured_micro_batch == 8
     assert any("one" in what or "1" in what for what in seen)
-    assert json.loads(json.dumps(found)) == found
+    assert PlanReport.from_fields(json.loads(found.to_json())) == found
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     print_plan(found)
     text = out.getvalue()
     assert "estimate for this machine" in text
-    assert f"{found['work']['steps']} steps" in text
+    assert f"{found.work.steps} steps" in text
 
 
 def test_opt_of_1_3_billion_parameters_is_planned_in_little_memory():
@@ -217,6 +220,6 @@ def test_opt_of_1_3_billion_parameters_is_planned_in_little_memory():
     # Embeddings of tokens and positions (two more than the length), 24 blocks, the last norm.
     block = 4 * (2048 * 2048 + 2048) + 2 * 2048 * 8192 + 8192 + 2048 + 4 * 2048
     parameters = 50272 * 2048 + 2050 * 2048 + 24 * block + 2 * 2048
-    assert found["model"]["parameters"]["total"] == parameters
+    assert found.model.parameters.total == parameters
     assert grown < 0.1 * 4 * parameters
-    assert found["work"]["flops_per_step"] == pytest.approx(6 * parameters * found["work"]["units_per_step"], rel=0.1)
+    assert found.work.flops_per_step == pytest.approx(6 * parameters * found.work.units_per_step, rel=0.1)

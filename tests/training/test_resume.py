@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from quietformer.training.interrupt import StoppedError
 from quietformer.training.run import train
 from quietformer.training.run_folder import only_writer, recipe_in
 from quietformer.training.trainer import QuietTrainer
+from tests.told import Remembered
 from tests.training.recipes import tiny, tiny_recipe, write_prose
 
 KILLS = 30
@@ -34,7 +36,7 @@ def same_weights(one, other):
 
 
 def test_killed_thirty_times_it_ends_with_the_same_weights(tmp_path):
-    """Dropout, gradient accumulation, a gamma warm-up, evaluation and outlier figures all take part."""
+    """Dropout, gradient accumulation, a gamma warm-up, evaluation and outlier report all take part."""
     fields = tiny(
         "masked", write_prose(tmp_path / "text.txt"), attention=OURS,
         training={"steps": 20, "batch_size": 8, "micro_batch": 4, "save_every": 3, "evaluate_every": 7},
@@ -81,9 +83,9 @@ def half_done(tmp_path, monkeypatch):
 def test_a_run_that_was_stopped_goes_on(half_done):
     recipe, part, whole = half_done
     assert last_checkpoint(part).name == "checkpoint-8"
-    figures = train(recipe, part)
+    report = train(recipe, part)
     assert same_weights(part, whole)
-    steps = [row["step"] for row in figures["log"] if "loss" in row]
+    steps = [row["step"] for row in report.log if "loss" in row]
     assert steps == [3, 6, 9, 12]
 
 
@@ -106,6 +108,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_still_works(half_do
     (part / "checkpoints" / "checkpoint-8").rename(part / "put-aside")
     train(recipe, part)
     assert same_weights(part, whole)
+
+
+def test_a_finished_run_of_the_first_release_is_finished(half_done):
+    """Its report had other names, and its recipe may too."""
+    recipe, _, whole = half_done
+    fields = json.loads((whole / "figures.json").read_text())
+    del fields["version"]
+    fields |= {"command": ["quietformer", "train"], "outliers": {"unknown": "no blocks"}}
+    (whole / "figures.json").write_text(json.dumps(fields))
+    report = train(recipe, whole)
+    assert (report.version, report.command) == (2, "quietformer train")
+    assert report.outliers_unknown == "no blocks"
+    assert report.steps == 12
 
 
 def test_two_processes_do_not_train_in_one_folder(half_done):
@@ -152,12 +167,12 @@ def test_asked_to_stop_it_saves_the_step_it_is_at(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         return step(self, model, batch, count)
 
-    said = []
+    told = Remembered()
     with monkeypatch.context() as patch:
         patch.setattr(QuietTrainer, "training_step", interrupted)
-        with pytest.raises(StoppedError, match="stopped at step 6 of 12; the same command goes on"):
-            train(recipe, tmp_path / "part", say=said.append)
-    assert "stopping after this step" in said[-1]
+        with pytest.raises(StoppedError, match="interrupted at step 6 of 12; the same command resumes"):
+            train(recipe, tmp_path / "part", told)
+    assert any("stopping after this step" in line for line in told.said)
     assert last_checkpoint(tmp_path / "part").name == "checkpoint-6"
     train(recipe, tmp_path / "part")
     assert same_weights(tmp_path / "part", tmp_path / "whole")

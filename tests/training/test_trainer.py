@@ -16,11 +16,15 @@ from quietformer.attention.layers import CORE
 from quietformer.config.recipe import Recipe
 from quietformer.data.training_data import training_data
 from quietformer.errors import QuietformerError
+from quietformer.results.train import TrainReport
 from quietformer.training.arguments import set_sizes_, training_arguments
+from quietformer.training.example_scores import example_scores
 from quietformer.training.regularizers import ActivationPenalty, RangePenalty
-from quietformer.training.run import make_trainer, open_or_build, train
-from quietformer.training.trainer import example_scores
+from quietformer.training.run import make_trainer, train
+from quietformer.training.strategies import strategy_for
+from quietformer.training.strategies.base import Prepared, Setting
 from tests.tiny_models import build, inputs
+from tests.told import Remembered
 from tests.training.recipes import tiny_recipe, write_prose
 
 GATED = {"gate": "linear(pi_init=0.5)"}
@@ -37,7 +41,9 @@ def trainer_for(recipe, folder):
     shape = (8, 1) if recipe.task == "images" else (0, 0)
     data = training_data(recipe, folder, image_shape=shape)
     set_sizes_(arguments, recipe, recipe.training.steps)
-    return make_trainer(recipe, folder, arguments, open_or_build(recipe, data, None), data, recipe.training.steps)[0]
+    strategy = strategy_for(recipe, Prepared())
+    setting = Setting(recipe, folder, arguments, recipe.training.steps)
+    return make_trainer(setting, strategy, strategy.model(data, None), data, [])
 
 
 @pytest.mark.parametrize("task", ["masked", "causal"])
@@ -153,27 +159,27 @@ def test_the_range_penalty_is_its_formula_and_padding_counts_nowhere():
 @pytest.mark.parametrize("task", ["masked", "causal"])
 def test_a_run_leaves_a_model_and_says_all_about_it(prose, tmp_path, task, attention):
     recipe = tiny_recipe(task, prose, attention=attention)
-    said = []
-    figures = train(recipe, tmp_path / "run", say=said.append)
+    told = Remembered()
+    report = train(recipe, tmp_path / "run", told)
     run = tmp_path / "run"
-    assert json.loads((run / "figures.json").read_text()) == json.loads(json.dumps(figures))
+    assert TrainReport.read(run / "figures.json") == report
     assert yaml.safe_load((run / "recipe.yaml").read_text()) == json.loads(json.dumps(recipe.to_dict()))
     auto = AutoModelForMaskedLM if task == "masked" else AutoModelForCausalLM
     model = qf.load(run) if attention else auto.from_pretrained(run)
-    assert figures["parameters"] == sum(p.numel() for p in model.parameters())
-    losses = [row["loss"] for row in figures["log"] if "loss" in row]
+    assert report.parameters == sum(p.numel() for p in model.parameters())
+    losses = [row["loss"] for row in report.log if "loss" in row]
     assert len(losses) == 4
     assert losses[-1] < losses[0]
-    assert figures["validation"]["perplexity"] == pytest.approx(math.exp(figures["validation"]["nll"]))
-    assert {"torch", "transformers", "quietformer"} <= figures["versions"].keys()
-    assert any("outliers/ffn_infinity_norm" in row for row in figures["log"])
+    assert report.validation.perplexity == pytest.approx(math.exp(report.validation.nll))
+    assert {"torch", "transformers", "quietformer"} <= report.versions.keys()
+    assert any("outliers/ffn_infinity_norm" in row for row in report.log)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["checkpoint-12", "checkpoint-8"]
     assert not list(run.rglob("*.bin")) + list(run.rglob("*.pt")) + list(run.rglob("*.pth"))
     if attention:
         assert {int(core.normalizer.step) for _, core in qf.attention_cores(model)} == {12}
     # The second time there is nothing to do.
-    assert train(recipe, run, say=said.append)["validation"] == figures["validation"]
-    assert "is finished" in said[-1]
+    assert train(recipe, run, told) == report
+    assert "is finished" in told.said[-1]
 
 
 def test_images_train_and_are_measured(tmp_path):
@@ -181,11 +187,11 @@ def test_images_train_and_are_measured(tmp_path):
         "images", "digits", patch_norm=True, training={"steps": 30, "batch_size": 32, "evaluate_every": 0},
         optimizer={"learning_rate": 5e-3}, augment={"flip": 0.5, "mixup": 0.2, "label_smoothing": 0.1},
     )  # fmt: skip
-    figures = train(recipe, tmp_path / "run")
-    assert figures["validation"]["accuracy"] > 0.2  # ten classes
+    report = train(recipe, tmp_path / "run")
+    assert report.validation.accuracy > 0.2  # ten classes
     model = qf.load(tmp_path / "run")
     assert model.config.num_labels == 10
-    assert figures["outliers"]["infinity_norm"] > 0
+    assert report.outliers.infinity_norm > 0
 
 
 def test_pairs_learn_a_rule(tmp_path):
@@ -202,18 +208,18 @@ def test_pairs_learn_a_rule(tmp_path):
             "path": str(tmp_path / "pairs.tsv"), "text": "first", "second": "second", "label": "answer"}},
         training={"steps": 120, "batch_size": 16, "evaluate_every": 0},
     ).model_copy(update={"task": "pairs"})  # fmt: skip
-    figures = train(recipe, tmp_path / "run")
+    report = train(recipe, tmp_path / "run")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
     assert model.config.id2label == {0: "other", 1: "same"}
-    assert figures["validation"]["accuracy"] > 0.85
-    assert figures["majority_accuracy"] == pytest.approx(0.75, abs=0.15)  # a quarter are the same
+    assert report.validation.accuracy > 0.85
+    assert report.majority_accuracy == pytest.approx(0.75, abs=0.15)  # a quarter are the same
 
 
 def test_a_stream_trains_without_knowing_its_length(prose, tmp_path):
     data = {"streaming": True, "shuffle_buffer": 20}
-    figures = train(tiny_recipe("causal", prose, data=data, training={"evaluate_every": 0}), tmp_path / "run")
-    assert figures["data"]["train"] is None
-    assert figures["data"]["validation"] == 16
+    report = train(tiny_recipe("causal", prose, data=data, training={"evaluate_every": 0}), tmp_path / "run")
+    assert report.data.train is None
+    assert report.data.validation == 16
     with pytest.raises(QuietformerError, match=r"a stream has no epochs; give training\.steps"):
         train(tiny_recipe("causal", prose, data=data, training={"steps": 0, "epochs": 1}), tmp_path / "other")
 
@@ -234,8 +240,8 @@ def test_tensorboard_hears_of_the_outliers(prose, tmp_path, monkeypatch):
 )
 def test_the_trainers_ways_of_saving_memory_work_with_our_attention(prose, tmp_path, extra):
     recipe = tiny_recipe("causal", prose, attention=GATED, training={"evaluate_every": 0, **extra})
-    figures = train(recipe, tmp_path / "run")
-    losses = [row["loss"] for row in figures["log"] if "loss" in row]
+    report = train(recipe, tmp_path / "run")
+    losses = [row["loss"] for row in report.log if "loss" in row]
     assert losses[-1] < losses[0]
     assert next(qf.load(tmp_path / "run").parameters()).dtype == torch.float32
 
@@ -268,7 +274,7 @@ def test_a_batch_with_nothing_masked_is_no_divergence(prose, tmp_path):
     recipe = tiny_recipe(
         "masked", prose, data={"masked": 0.01, "length": 8}, training={"steps": 6, "batch_size": 1, "evaluate_every": 0}
     )
-    losses = [row["loss"] for row in train(recipe, tmp_path / "run")["log"] if "loss" in row]
+    losses = [row["loss"] for row in train(recipe, tmp_path / "run").log if "loss" in row]
     assert 0.0 in losses
 
 
@@ -278,7 +284,7 @@ def test_a_penalty_and_recomputed_activations_go_together(prose, tmp_path):
             "causal", prose, regularizers=["activation_penalty(strength=100.0)"], model={"dropout": 0.0},
             training={"gradient_checkpointing": checkpointing, "micro_batch": 4, "evaluate_every": 0},
         )  # fmt: skip
-        return [row["loss"] for row in train(recipe, tmp_path / str(checkpointing))["log"] if "loss" in row]
+        return [row["loss"] for row in train(recipe, tmp_path / str(checkpointing)).log if "loss" in row]
 
     assert run(True) == pytest.approx(run(False), rel=1e-5)
 
@@ -304,12 +310,12 @@ def test_classes_are_told_apart_by_name_whatever_their_numbers(tmp_path):
     assert train_labels == asked_labels == names * 2
 
 
-def test_a_model_that_ended_in_infinity_still_has_figures(prose, tmp_path):
+def test_a_model_that_ended_in_infinity_still_has_a_report(prose, tmp_path):
     recipe = tiny_recipe(
         "causal", prose, optimizer={"learning_rate": 30.0}, schedule={"shape": "constant", "warmup_steps": 0},
         training={"steps": 6, "explosion": 1e9, "evaluate_every": 0},
     )  # fmt: skip
-    figures = train(recipe, tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "figures.json").read_text()) == json.loads(
-        json.dumps(figures, allow_nan=False)
-    )
+    report = train(recipe, tmp_path / "run")
+    assert TrainReport.read(tmp_path / "run" / "figures.json") == report
+    assert report.validation.perplexity is None
+    assert report.sentences()

@@ -1,93 +1,120 @@
-"""Before and after: data that chooses nothing, and a table that says what both sides measured."""
+"""A retrofit: each thing is done once, defaults follow the model, and folders of the first release still answer."""
 
 from __future__ import annotations
 
-import math
+import json
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import quietformer as qf
-from quietformer.analysis.evaluate import Evaluation, Reference
-from quietformer.architectures.task import task_of
-from quietformer.config.recipe import Source
-from quietformer.data.measuring_data import measuring_data
-from quietformer.errors import QuietformerError
+from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.models.open import open_model
-from quietformer.workflows.comparison import comparison, extremes, verdict_on
-from quietformer.workflows.quality import spread_over
-from quietformer.workflows.retrofit import RetrofitOptions, _against_balanced, make_recipe
+from quietformer.results.retrofit import RetrofitReport
+from quietformer.workflows import measure_side
+from quietformer.workflows import retrofit as workflow
+from quietformer.workflows.measure_side import spread_over
 from quietformer.workflows.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
+from tests.told import Remembered
 from tests.training.pretrained import tiny_pretrained
 from tests.training.recipes import write_prose
 
+QUICK = {"steps": 6, "batch_size": 4, "sequences": 24, "seeds": 1, "length": 24, "real": False}
+
 
 @pytest.fixture
-def setting(tmp_path):
-    folder = tiny_pretrained(tmp_path / "model")
-    model = open_model(str(folder))
-    options = RetrofitOptions(
-        gate="linear",
-        sources=[Source(path=str(write_prose(tmp_path / "text.txt")))],
-        sequences=20,
-        length=24,
+def loud(tmp_path):
+    """A post-norm model with outliers, so that it is balanced."""
+    return tiny_pretrained(tmp_path / "loud", outlier=150.0)
+
+
+@pytest.fixture
+def options(tmp_path):
+    return RetrofitOptions(texts=(str(write_prose(tmp_path / "text.txt")),), **QUICK)
+
+
+def test_everything_is_done_once(tmp_path, loud, options, monkeypatch):
+    """The model is opened once (the teacher is a copy), balanced once, data built once, and inspected before and after."""
+    from quietformer.data import measuring_data
+    from quietformer.training import run
+    from quietformer.training.strategies import base, distillation
+
+    counts = Counter()
+
+    def count(name, *modules):
+        original = getattr(modules[0], name)
+
+        def counting(*args, **kwargs):
+            counts[name] += 1
+            if name == "open_model" and "checkpoint" in str(args[0]):
+                counts[name] -= 1  # the best checkpoint of this very run
+            return original(*args, **kwargs)
+
+        for module in modules:
+            assert getattr(module, name) is original
+            monkeypatch.setattr(module, name, counting)
+
+    count("open_model", workflow, run, distillation)
+    count("balance_", workflow, distillation)
+    count("training_data", workflow, base, measuring_data)
+    count("inspect_model", measure_side)
+    report = workflow.retrofit(loud, tmp_path / "out", options)
+    assert report.balance > 0
+    assert report.balanced_alone is not None
+    assert counts == {"open_model": 1, "balance_": 1, "training_data": 1, "inspect_model": 2}
+
+
+def test_a_report_is_read_back_and_says_the_same(tmp_path, loud, options):
+    told = Remembered()
+    report = workflow.retrofit(loud, tmp_path / "out", options, told)
+    again = RetrofitReport.read(tmp_path / "out" / "retrofit.json")
+    assert (again.sentences(), str(again.table)) == (report.sentences(), str(report.table))
+    assert again.to_json() == report.to_json()
+    assert workflow.retrofit(loud, tmp_path / "out", options, told) == again
+    assert "nothing to do" in told.said[-1]
+    assert report.before.real.per_channel.cosine is None  # not measured, and no error to ask for
+    assert report.before.fp32.cosine == pytest.approx(1.0, abs=1e-6)
+    assert report.after.simulated.per_channel.cosine.mean == pytest.approx(
+        next(row.after for row in report.rows if row.what == "simulated W8A8, per-channel weights: cosine")
     )
-    recipe = make_recipe(str(folder), model, task_of(model), {"sites": []}, options)
-    return model, options, recipe, tmp_path
 
 
-def rows_of(batches):
-    return {
-        tuple(ids[mask.bool()].tolist())
-        for batch in batches
-        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
-    }
+def test_a_finished_folder_of_the_first_release_is_finished(tmp_path, loud, options):
+    out = tmp_path / "out"
+    workflow.retrofit(loud, out, options)
+    new = json.loads((out / "retrofit.json").read_text())
+    (out / "retrofit.json").write_text(json.dumps(as_version_1(new)))
+    told = Remembered()
+    report = workflow.retrofit(loud, out, options, told)
+    assert "nothing to do" in told.said[-1]
+    assert report.version == 2
+    assert report.after.fp32.cosine == new["after"]["fp32"]["cosine"]
+    assert [row.what for row in report.rows] == [row["what"] for row in new["rows"]]
+    assert report.recipe == new["recipe"]
 
 
-def test_what_is_reported_is_neither_trained_on_nor_used_to_choose(setting):
-    from quietformer.data.training_data import training_data
-
-    model, options, recipe, folder = setting
-    measured = measuring_data(recipe, folder, model, "embedding", options)
-    trained = training_data(recipe, folder)
-
-    def tokens(rows):
-        return {tuple(map(int, row["input_ids"])) for row in rows.take(range(len(rows)), None)}
-
-    asked = rows_of(measured.evaluation)
-    assert 0.8 * options.sequences <= len(asked) <= options.sequences  # what stands in the text twice is left out
-    assert not asked & tokens(trained.rows)
-    assert not asked & tokens(trained.validation)
-    assert rows_of(measured.calibration(0)) <= tokens(trained.rows)
-    assert rows_of(measured.calibration(0)) != rows_of(measured.calibration(1)) or len(trained.rows) <= 128
-
-
-def test_other_text_is_measured_on_where_it_is_given(setting, tmp_path):
-    model, options, recipe, folder = setting
-    other = tmp_path / "other.txt"
-    other.write_text("\n".join(f"A line of its own, number {number}." for number in range(30)))
-    options.evaluation = [Source(path=str(other))]
-    measured = measuring_data(recipe, folder, model, "embedding", options)
-    assert measured.described["evaluation"] == {str(other): options.sequences}
-    assert len(rows_of(measured.evaluation)) == options.sequences
-
-
-def test_several_texts_get_equal_shares(setting, tmp_path):
-    model, options, recipe, folder = setting
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text("\n".join(f"Line {number} of text {name}." for number in range(40)))
-    options.evaluation = [Source(path=str(tmp_path / f"{name}.txt")) for name in ("one", "two")]
-    measured = measuring_data(recipe, folder, model, "embedding", options)
-    assert list(measured.described["evaluation"].values()) == [10, 10]
-    assert len(rows_of(measured.evaluation)) == 20
-
-
-def test_what_chose_the_checkpoint_is_never_what_is_reported(setting):
-    model, options, recipe, folder = setting
-    everything = recipe.model_copy(update={"data": recipe.data.model_copy(update={"validation_limit": 0})})
-    with pytest.raises(QuietformerError, match="nothing is left to measure on"):
-        measuring_data(everything, folder, model, "embedding", options)
+def as_version_1(fields):
+    """What the first release wrote for the same retrofit."""
+    old = json.loads(
+        json.dumps(fields).replace('"fp32": {"cosine"', '"float": {"cosine"').replace("eval_fp32", "eval_float")
+    )
+    old["version"] = 1
+    old["model"]["class"] = old["model"].pop("class_name")
+    for side in ("before", "after"):
+        old[side]["real"] = None
+        del old[side]["inspect"]["kind"]
+        old[side]["inspect"]["version"] = 1
+        old[side]["inspect"]["model"]["class"] = old[side]["inspect"]["model"].pop("class_name")
+    for row in old["rows"]:
+        row["what"] = row["what"].replace("fp32", "floating point")
+    old["recipe"]["task"], old["recipe"]["rounding"] = "imitate", old["recipe"].pop("qat")
+    old["asked"]["rounding"] = old["asked"].pop("qat")
+    for name in ("texts", "dataset", "images", "eval_texts", "eval_images"):
+        del old["asked"][name]
+    old["asked"] |= {"sources": ["Source(path='text.txt')"], "evaluation": [], "images": False}
+    return old
 
 
 def test_outliers_are_looked_for_in_texts_of_all_lengths():
@@ -99,54 +126,15 @@ def test_outliers_are_looked_for_in_texts_of_all_lengths():
 
 
 def test_the_threshold_follows_the_models_own_scale():
-    rows = [{"site": "ffn_output", "percentiles": {"1": -size, "99": size / 2}} for size in (1.0, 2.0, 9.0)]
-    assert long_tail({"sites": rows}, "ffn_output", LONG_TAIL) == LONG_TAIL * 2.0
-    tenfold = [
-        {"site": "ffn_output", "percentiles": {k: 10 * v for k, v in row["percentiles"].items()}} for row in rows
-    ]
-    assert long_tail({"sites": tenfold}, "ffn_output", 6.0) == 10 * long_tail({"sites": rows}, "ffn_output", 6.0)
+    def inspected(factor):
+        rows = [
+            SimpleNamespace(site="ffn_output", percentiles={"1": -size * factor, "99": size * factor / 2})
+            for size in (1.0, 2.0, 9.0)
+        ]
+        return SimpleNamespace(sites=rows)
 
-
-def side(reach, value, real=True):
-    sites = [{"site": "ffn_output", "layer": 0, "min": -reach, "max": 1.0, "kurtosis": reach * 2}]
-    return {
-        "inspect": {"sites": sites},
-        "float": {"cosine": 1.0},
-        "simulated": {name: {"cosine": {"mean": value, "std": 0.0}} for name in ("per_tensor", "per_channel")},
-        "real": {"per_tensor": {"cosine": value}, "per_channel": None, "latency": [], "bytes": {"fp32": 4e6, "int8": 1e6}}
-        if real
-        else None,
-    }  # fmt: skip
-
-
-def test_the_table_has_what_was_measured_and_nothing_else():
-    rows = {row["what"]: row for row in comparison(side(100.0, 0.2), side(5.0, 0.9))}
-    assert (rows["largest FFN output"]["before"], rows["largest FFN output"]["after"]) == (100.0, 5.0)
-    assert rows["real INT8, per-tensor weights: cosine"]["after"] == 0.9
-    assert "real INT8, per-channel weights: cosine" not in rows  # was not measured on either side
-    assert rows["INT8 model, MB"]["after"] == 1.0
-    bare = comparison(side(100.0, 0.2, real=False), side(5.0, 0.9, real=False))
-    assert not any("real" in row["what"] or "MB" in row["what"] for row in bare)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
-        (0.8, 0.999, "costs next to nothing"),
-        (0.8, 0.99, "costs a little"),
-        (0.8, 0.95, "75% of what INT8 took is back"),
-        (0.94, 0.95, "INT8 still costs it quality"),
-        (0.2, 0.6, "INT8 still breaks it"),
-        (None, 0.95, "Nearly all of what INT8 took is back"),
-    ],
-)
-def test_the_verdict_claims_no_more_than_was_won(before, after, told):
-    reference = Reference(Evaluation("embedding", "cosine", {"cosine": 1.0}, 1, 1), torch.empty(0), torch.empty(0))
-    assert told in verdict_on(side(100.0, before, real=False), side(5.0, after, real=False), reference)
-
-
-def test_extremes_of_a_model_without_the_site_are_no_numbers():
-    assert all(math.isnan(value) for value in extremes({"sites": []}))
+    assert long_tail(inspected(1), "ffn_output", LONG_TAIL) == LONG_TAIL * 2.0
+    assert long_tail(inspected(10), "ffn_output", 6.0) == 10 * long_tail(inspected(1), "ffn_output", 6.0)
 
 
 def test_a_gate_named_without_fields_starts_as_the_identity(tmp_path):
@@ -172,16 +160,3 @@ def test_attention_that_is_there_stays_unless_named():
     assert attention_for_pretrained("", "none", there) == qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=2))
     bare = qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=2))
     assert attention_for_pretrained("", "", bare) == bare.model_copy(update={"gate": qf.LinearGate.for_pretrained()})
-
-
-@pytest.mark.parametrize(
-    ("better", "untrained", "trained", "told"),
-    [("higher", 0.99, 0.98, True), ("higher", 0.98, 0.99, False), ("lower", 10.0, 12.0, True), ("lower", 12.0, 10.0, False),
-     ("higher", 0.99, None, True), ("higher", None, 0.9, False), ("higher", 0.9, 0.9, False)],
-)  # fmt: skip
-def test_a_run_that_does_less_than_balancing_says_so(better, untrained, trained, told):
-    reference = SimpleNamespace(evaluation=SimpleNamespace(primary="m", better=better))
-    alone = {"per_channel": {"m": {"mean": untrained}}}
-    after = {"simulated": {"per_channel": {"m": {"mean": trained}}}}
-    assert ("more steps" in _against_balanced(alone, after, reference)) == told
-    assert _against_balanced(None, after, reference) == ""

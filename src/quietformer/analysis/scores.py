@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from quietformer.architectures.forward import mean_pooled
 from quietformer.data.token_labels import IGNORED
 
 CHUNK = 2**22
@@ -56,15 +57,7 @@ def agreement(tested_N: Tensor, reference_N: Tensor) -> float:
 
 def pooled(hidden: Tensor, mask_BT: Tensor | None) -> Tensor:
     """One embedding a sequence or image: the mean over its tokens, or over the places of a feature map."""
-    if hidden.dim() == 4:
-        return hidden.cpu().double().flatten(2).mean(-1)
-    hidden = hidden.cpu().double()
-    # Latents and pooled tokens are not the tokens that the mask speaks of.
-    if mask_BT is None or mask_BT.shape != hidden.shape[:2]:
-        return hidden.mean(1)
-    real = mask_BT.cpu().bool()[..., None]
-    # Padding may hold anything, NaN included, and NaN times zero is NaN.
-    return hidden.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+    return mean_pooled(hidden.cpu().double(), mask_BT)
 
 
 def mean_cosine(tested_Nd: Tensor, reference_Nd: Tensor) -> float:

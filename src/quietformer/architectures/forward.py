@@ -38,6 +38,18 @@ def run(model: nn.Module, batch: Batch) -> Any:
         ) from error
 
 
+def mean_pooled(states: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """One embedding a sequence or image: the mean over its tokens, or over the places of a feature map; gradients pass."""
+    if states.dim() == 4:
+        return states.flatten(2).mean(-1)
+    # Latents and pooled tokens are not the tokens that the mask speaks of.
+    if mask_BT is None or mask_BT.shape != states.shape[:2]:
+        return states.mean(1)
+    real = mask_BT.to(states.device).bool()[..., None]
+    # Padding may hold anything, NaN included, and NaN times zero is NaN.
+    return states.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)
+
+
 @contextlib.contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode; afterwards every module is in the mode it was in before, including frozen parts."""

@@ -29,9 +29,9 @@ app.command("export")(expanded(export.export))
 
 app.command("convert")(expanded(convert.convert))
 
-app.command("train")(train.train)
+app.command("train")(expanded(train.train))
 
-app.command("retrofit")(retrofit.retrofit)
+app.command("retrofit")(expanded(retrofit.retrofit))
 
 app.command("compare")(expanded(study.compare))
 

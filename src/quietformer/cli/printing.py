@@ -12,7 +12,7 @@ WIDE = 160
 """Columns of a file or a pipe, which has no edge to break lines at."""
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Report, *, tables: bool = True) -> None:
     """Its sentences, the first in bold, and its tables."""
     from rich.console import Console
     from rich.text import Text
@@ -20,7 +20,8 @@ def print_report(report: Report) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for place, line in enumerate(report.sentences()):
         console.print(Text(line, style="" if place else "bold"))
-    print_tables(report.tables())
+    if tables:
+        print_tables(report.tables())
 
 
 def print_tables(tables: Sequence[Table]) -> None:

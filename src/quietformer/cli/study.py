@@ -28,9 +28,8 @@ def compare(
     """Train variants of a recipe under equal conditions, quantize and export each, and show them side by side."""
     output.check()
     with working("starting"):
-        from quietformer.config.recipe_files import DEFAULT
         from quietformer.study import compare as verb
-    _run(lambda progress: verb.compare(recipe or DEFAULT, options, progress), options, output)
+    _run(lambda progress: verb.compare(recipe, options, progress), options, output)
 
 
 def sweep(

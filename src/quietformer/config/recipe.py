@@ -10,8 +10,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import QuantSpec
+from quietformer.config.recipe_upgrades import upgraded
 from quietformer.config.regularizers import RegularizerSpec, regularizers
 from quietformer.config.spec import Spec, nested
+from quietformer.config.tasks import TrainedTask
 from quietformer.errors import SpecError
 
 
@@ -80,19 +82,19 @@ class ModelRecipe(Spec):
     init_std: float | None = Field(default=None, gt=0, description="standard deviation of the initial weights")
     rotate: bool = Field(
         default=False,
-        description="for task imitate: start in a basis in which no feature stands out (Llama and its kin)",
+        description="for task distill: rotate the residual stream first, so that no feature stands out (Llama-like models)",
     )
     damp: float = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="for task imitate: massive units of gated FFNs start at so much of their size",
+        description="for task distill: scale the massive units of gated FFNs by this factor first",
     )
     balance: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="for task imitate: so much of the width of a post-norm model's residual features goes into weights and norms",
+        description="for task distill: alpha of channel balancing, applied to a post-norm model first; 0: not balanced",
     )
 
     @model_validator(mode="after")
@@ -128,7 +130,7 @@ class DataRecipe(Spec):
     )
     unit: Literal["sequences", "passages", "images"] = Field(
         default="sequences",
-        description="for task imitate: running text cut into sequences, passages of one to six sentences, or images",
+        description="for task distill: running text cut into sequences, passages of one to six sentences, or images",
     )
     masked: float = Field(default=0.15, gt=0, lt=1, description="share of tokens a masked model is asked for")
     streaming: bool = Field(default=False, description="read as it goes, for data larger than the disk")
@@ -230,7 +232,7 @@ class TrainingRecipe(Spec):
     outliers_every: int = Field(default=100, ge=0, description="0: outliers are not watched")
     explosion: float = Field(default=3.0, gt=0, description="stop when the smoothed loss is so far above its best")
     patience: int = Field(
-        default=0, ge=0, description="for task imitate: stop after so many evaluations without a better one; 0: never"
+        default=0, ge=0, description="for task distill: stop after so many evaluations without a better one; 0: never"
     )
 
     @model_validator(mode="after")
@@ -241,7 +243,7 @@ class TrainingRecipe(Spec):
 
 
 class TeacherRecipe(Spec):
-    """What a model that imitates its own original is held to; each a weight in the loss."""
+    """How a student is compared with its teacher (self-distillation); each field is a weight in the loss."""
 
     title: ClassVar[str] = "teacher"
     hidden: float = Field(default=1.0, ge=0, description="mean squared difference of hidden states over their variance")
@@ -251,13 +253,13 @@ class TeacherRecipe(Spec):
     objective: float = Field(default=0.0, ge=0, description="a causal model's own loss beside the teacher's")
 
 
-class RoundingRecipe(Spec):
-    """Simulated quantization in the loop of training, at the end of the run; gradients pass straight through."""
+class QatRecipe(Spec):
+    """Quantization-aware training (QAT): the last steps run with simulated quantization; gradients pass straight through."""
 
-    title: ClassVar[str] = "rounding"
-    share: float = Field(default=0.0, ge=0, le=1, description="the last part of the run, of 1")
-    recalibrate_every: int = Field(default=25, ge=1, description="steps after which ranges are found anew")
-    calibration: int = Field(default=64, ge=1, description="training examples that ranges are found on")
+    title: ClassVar[str] = "qat"
+    share: float = Field(default=0.0, ge=0, le=1, description="share of the run, at its end, that is trained with QAT")
+    recalibrate_every: int = Field(default=25, ge=1, description="steps between two calibrations of the ranges")
+    calibration: int = Field(default=64, ge=1, description="training examples used for calibration")
     spec: Annotated[QuantSpec, BeforeValidator(lambda value: nested(QuantSpec, value))] = Field(
         default_factory=lambda: QuantSpec(per_channel=True), description="the quantization, also that of evaluations"
     )
@@ -268,7 +270,7 @@ class Variant(Spec):
 
     title: ClassVar[str] = "variant"
     set: dict[str, Any] = Field(default_factory=dict, description="dotted fields and their values, as --set takes them")
-    paper: dict[str, Any] = Field(default_factory=dict, description="the paper's figures")
+    paper: dict[str, Any] = Field(default_factory=dict, description="the paper's results")
 
 
 def _regularizers(value: Any) -> Any:
@@ -283,16 +285,13 @@ def _variants(value: Any) -> Any:
     return {str(name): nested(Variant, {} if item is None else item) for name, item in value.items()}
 
 
-TASKS = ("masked", "causal", "pairs", "images", "imitate")
-
-
 class Recipe(Spec):
     """One training run, or one experiment with variants."""
 
     title: ClassVar[str] = "recipe"
     name: str = Field(default="run", min_length=1)
     about: str = ""
-    task: Literal["masked", "causal", "pairs", "images", "imitate"]
+    task: TrainedTask
     seed: int = Field(default=0, ge=0, lt=2**32)
     model: Annotated[ModelRecipe, BeforeValidator(lambda value: nested(ModelRecipe, value))]
     attention: Annotated[AttentionSpec, BeforeValidator(lambda value: nested(AttentionSpec, value))] = Field(
@@ -321,8 +320,8 @@ class Recipe(Spec):
     teacher: Annotated[TeacherRecipe, BeforeValidator(lambda value: nested(TeacherRecipe, value))] = Field(
         default_factory=TeacherRecipe
     )
-    rounding: Annotated[RoundingRecipe, BeforeValidator(lambda value: nested(RoundingRecipe, value))] = Field(
-        default_factory=RoundingRecipe
+    qat: Annotated[QatRecipe, BeforeValidator(lambda value: nested(QatRecipe, value))] = Field(
+        default_factory=QatRecipe
     )
     trainer: dict[str, Any] = Field(
         default_factory=dict, description="further TrainingArguments: report_to, fsdp, dataloader_num_workers, ..."
@@ -330,7 +329,12 @@ class Recipe(Spec):
     variants: Annotated[dict[str, Variant], BeforeValidator(_variants)] = Field(
         default_factory=dict, description="changes by name, for --variant"
     )
-    paper: dict[str, Any] = Field(default_factory=dict, description="the paper's figures for this run")
+    paper: dict[str, Any] = Field(default_factory=dict, description="the paper's results for this run")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_of_today(cls, fields: Any) -> Any:
+        return upgraded(fields) if isinstance(fields, Mapping) else fields
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Recipe:
@@ -342,29 +346,29 @@ class Recipe(Spec):
                     )
         if self.task != "images" and (self.patch_norm or self.augment != AugmentRecipe()):
             raise ValueError(f"patch_norm and augment are for task 'images', not {self.task!r}")
-        if self.task in ("images", "imitate") and self.data.streaming:
+        if self.task in ("images", "distill") and self.data.streaming:
             raise ValueError(f"task {self.task!r} is not streamed; give data that fits the disk")
-        if self.task == "imitate":
-            self._fits_imitation()
+        if self.task == "distill":
+            self._fits_distillation()
         elif (
-            self.teacher, self.rounding, self.training.patience, self.data.unit,
+            self.teacher, self.qat, self.training.patience, self.data.unit,
             self.model.rotate, self.model.damp, self.model.balance,
-        ) != (TeacherRecipe(), RoundingRecipe(), 0, "sequences", False, 1.0, 0.0):  # fmt: skip
+        ) != (TeacherRecipe(), QatRecipe(), 0, "sequences", False, 1.0, 0.0):  # fmt: skip
             raise ValueError(
-                "teacher, rounding, training.patience, data.unit, model.rotate, model.damp and model.balance are for task "
-                f"'imitate', not {self.task!r}"
+                "teacher, qat, training.patience, data.unit, model.rotate, model.damp and model.balance are for task "
+                f"'distill', not {self.task!r}"
             )
         return self
 
-    def _fits_imitation(self) -> None:
+    def _fits_distillation(self) -> None:
         if not self.model.pretrained:
-            raise ValueError("task 'imitate' needs a model to imitate: give model.pretrained")
+            raise ValueError("task 'distill' needs a model to start from: give model.pretrained")
         if self.model.config or self.model.dropout is not None:
-            raise ValueError("a model that imitates itself has the config it came with, and no dropout; leave both out")
+            raise ValueError("task 'distill' takes the model's own config, and no dropout; leave out both fields")
         if self.model.rotate and (self.teacher.hidden or self.teacher.last_hidden):
             raise ValueError("a rotated model has its hidden states in another basis; set teacher.hidden to 0")
         if self.trainer.get("fsdp"):
-            raise ValueError("task 'imitate' is not run on a sharded model; leave out trainer.fsdp")
+            raise ValueError("task 'distill' does not run on a sharded model; leave out trainer.fsdp")
 
 
 def is_path(name: str) -> bool:

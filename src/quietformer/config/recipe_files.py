@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from quietformer.config.recipe import Recipe, is_path
+from quietformer.config.recipe_upgrades import upgraded, upgraded_key
 from quietformer.config.spec import nearest
 from quietformer.errors import SpecError, in_one_line
 from quietformer.files import write_text
@@ -145,7 +146,7 @@ def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise SpecError(f"{path} extends itself, by way of {seen[-1].name}")
-    fields = parse_yaml(path)
+    fields = upgraded(parse_yaml(path))
     base = fields.pop("extends", None)
     if base is None:
         return fields
@@ -199,7 +200,7 @@ def _split(change: str) -> tuple[str, Any]:
 
 def _apply(fields: dict[str, Any], key: str, value: Any) -> None:
     """Set one dotted field, making the mappings on its way copies of their own."""
-    *way, last = key.split(".")
+    *way, last = upgraded_key(key).split(".")
     place = fields
     for depth, step in enumerate(way):
         below = place.get(step)

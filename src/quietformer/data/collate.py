@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quietformer.architectures.forward import Batch
+from quietformer.data.images import as_models_take
 from quietformer.data.passages import padded
 from quietformer.data.row_order import MASKS, Row, generator
 from quietformer.data.token_labels import IGNORED, MASKED_SHARE, REPLACED_SHARE
@@ -96,7 +97,7 @@ def example_batches(rows: Any, places: Sequence[int], collate: Collate, size: in
         batch = collate(taken)
         batch.pop("positions", None)
         if "pixel_values" in batch:
-            batch["pixel_values"] = batch["pixel_values"] * 2 - 1
+            batch["pixel_values"] = as_models_take(batch["pixel_values"])
         if not labelled:
             batch.pop("labels", None)
         batches.append(batch)

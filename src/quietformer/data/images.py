@@ -106,6 +106,11 @@ def digit_images(*, count: int, size: int, channels: int) -> tuple[Tensor, Tenso
     return scaled.expand(-1, channels, -1, -1).contiguous(), torch.from_numpy(digits.target)[chosen]
 
 
+def as_models_take(pixels: Tensor) -> Tensor:
+    """Pixels of [0, 1] scaled to [-1, 1], which is what models are given."""
+    return pixels * 2 - 1
+
+
 def image_batches(pixels: Tensor, *, batch_size: int, labels: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
     for start in range(0, len(pixels), batch_size):
         some = slice(start, start + batch_size)

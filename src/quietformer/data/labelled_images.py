@@ -160,14 +160,17 @@ def _pixels(image: Image.Image, channels: int) -> Tensor:
 def image_rows(
     sources: tuple[Source, ...],
     *,
-    size: int,
-    channels: int,
+    shape: tuple[int, int],
     augment: AugmentRecipe,
     classes: list[str] | None = None,
     limit: int = 0,
     labelled: bool = True,
 ) -> ImageRows:
-    """The images of all sources; the first source says what the classes are, unless they are given or not asked for."""
+    """The images of all sources; the first source says what the classes are, unless they are given or not asked for.
+
+    `shape` is the side of an image and its number of channels.
+    """
+    size, channels = shape
     if channels not in (1, 3):
         raise QuietformerError(f"images have 1 or 3 channels, and the model asks for {channels}")
     parts: list[Images] = [_read(source, labelled) for source in sources]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,17 @@ from quietformer.data.calibration_data import CalibrationData, wants_token_types
 from quietformer.data.collate import example_batches
 from quietformer.data.fingerprint_file import check_data
 from quietformer.data.model_inputs import image_size
+from quietformer.data.row_order import Row
 from quietformer.data.streaming import Streamed
-from quietformer.data.training_data import Kept, TrainingData, collate_for, takes_images, training_data
+from quietformer.data.training_data import (
+    Kept,
+    TrainingData,
+    collate_for,
+    takes_images,
+    training_data,
+    vocabulary_of,
+)
 from quietformer.errors import QuietformerError
-from quietformer.results.data import DataInfo
 
 CALIBRATED = 128
 """Training examples a calibration takes."""
@@ -29,61 +36,57 @@ CALIBRATED = 128
 BATCH = 16
 
 
-class MeasuringOptions(Protocol):
-    """What a user says about the data that results are measured on."""
-
-    evaluation: list[Source]
-    sequences: int
-
-
 def measuring_data(
-    recipe: Recipe, out: Path, model: PreTrainedModel, task: str, options: MeasuringOptions
+    recipe: Recipe, data: TrainingData, model: PreTrainedModel, evaluation: tuple[Source, ...], sequences: int
 ) -> CalibrationData:
-    """Other data than is trained on, and other than is looked at during training to choose the best checkpoint."""
-    shape = image_size(model) if takes_images(recipe) else (0, 0)
+    """Up to `sequences` examples, neither trained on nor looked at during training to choose the best checkpoint.
 
-    def read(*sources: Source) -> TrainingData:
-        chosen = recipe.data.model_copy(update={"validation_limit": 0, **({"validation": sources} if sources else {})})
-        return training_data(recipe.model_copy(update={"data": chosen}), out, image_shape=shape)
-
-    found = read(*options.evaluation[:1])
-    embeddings: Any = None if takes_images(recipe) else model.get_input_embeddings()
-    vocabulary = 0 if embeddings is None else int(embeddings.weight.shape[0])
-    collate = collate_for(recipe, found, vocabulary, seed=recipe.seed, imitated=task)
-    types = found.tokenizer is not None and wants_token_types(model, found.tokenizer)
-
-    def batched(rows: list[Any]) -> list[dict[str, Any]]:
-        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=task == "masked")
-        if types:
-            made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
-        return made
-
-    trained = _fingerprints(found.rows) if recipe.data.unit != "images" else set()
-    asked: list[Any] = []
+    They come from the `evaluation` sources in equal shares, or else from what the training data holds out.
+    """
+    # With text of its own to measure on, nothing is held out for that: calibration may draw from all of it.
+    rows: Any = data.everything if evaluation else data.rows
+    trained = _fingerprints(rows) if recipe.data.unit != "images" else set()
+    asked: list[Row] = []
     counts: dict[str, int] = {}
-    if options.evaluation:
-        share = -(-options.sequences // len(options.evaluation))
-        for place, source in enumerate(options.evaluation):
-            rows = (found if place == 0 else read(source)).validation
-            some = spread_rows(Kept(_fresh(rows, _places(len(rows), 2 * share), trained)), share)
-            counts[source.name] = len(some)
-            asked += some
-    else:
-        watched = recipe.data.validation_limit or len(found.validation)
-        fresh = _fresh(found.validation, range(watched, len(found.validation)), trained)
-        asked = spread_rows(Kept(fresh), options.sequences)
+    others = [data.read((source,)) for source in evaluation]
+    share = -(-sequences // max(1, len(evaluation)))
+    for source, other in zip(evaluation, others, strict=True):
+        some = spread_rows(Kept(_fresh(other, _places(len(other), 2 * share), trained)), share)
+        counts[source.name] = len(some)
+        asked += some
+    if not evaluation:
+        watched = recipe.data.validation_limit or len(data.held_out)
+        fresh = _fresh(data.held_out, range(watched, len(data.held_out)), trained)
+        asked = spread_rows(Kept(fresh), sequences)
         counts["held out of the same"] = len(asked)
     if len(asked) < 2:
         raise QuietformerError("nothing is left to measure on; give more text, or other text with --eval-texts")
     if recipe.data.unit == "passages":  # neighbours of like length, so that little is padding
         asked.sort(key=lambda row: len(row["input_ids"]))
-    described = found.described | {
-        "evaluation": counts,
-        "evaluation_sequences": len(asked),
-        "calibration_sequences": min(CALIBRATED, len(found.rows)),  # type: ignore[arg-type]
-    }
-    info = DataInfo.model_validate(described)
-    return CalibrationData(batched(asked), drawn_by_seed(found.rows, batched), found.tokenizer, info)
+    info = data.info.adding(
+        train=len(rows),
+        validation=len(others[0] if evaluation else data.held_out),
+        evaluation=counts,
+        evaluation_sequences=len(asked),
+        calibration_sequences=min(CALIBRATED, len(rows)),
+    )
+    batched = _batched(recipe, data, model)
+    return CalibrationData(batched(asked), drawn_by_seed(rows, batched), data.tokenizer, info)
+
+
+def _batched(recipe: Recipe, data: TrainingData, model: PreTrainedModel) -> Callable[[list[Row]], list[Batch]]:
+    """Makes batches of rows as the model takes them."""
+    task = task_of(model)
+    collate = collate_for(recipe, data, vocabulary_of(model, recipe), seed=recipe.seed, distilled=task)
+    types = data.tokenizer is not None and wants_token_types(model, data.tokenizer)
+
+    def batched(rows: list[Row]) -> list[Batch]:
+        made = example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=task == "masked")
+        if types:
+            made = [batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])} for batch in made]
+        return made
+
+    return batched
 
 
 def drawn_by_seed(rows: Any, batched: Callable[[list[Any]], list[Batch]]) -> Callable[[int], list[Batch]]:
@@ -136,23 +139,17 @@ def validation_data(recipe: Recipe, run: Path, model: PreTrainedModel, sequences
     """What the run was validated on, asked in the same way whatever its seed; calibration takes what it was trained on."""
     shape = image_size(model) if takes_images(recipe) else (0, 0)
     found = training_data(recipe, run, image_shape=shape)
-    embeddings: Any = None if takes_images(recipe) else model.get_input_embeddings()
     check_data(run, found.fingerprint)  # rows that were trained on must not turn up among those that are asked
-    vocabulary = 0 if embeddings is None else int(embeddings.weight.shape[0])
-    imitated = task_of(model) if recipe.task == "imitate" else None
-    collate = collate_for(recipe, found, vocabulary, seed=0, imitated=imitated)
-    labelled = "masked" in (recipe.task, imitated) or recipe.task in ("images", "pairs")
+    distilled = task_of(model) if recipe.task == "distill" else None
+    collate = collate_for(recipe, found, vocabulary_of(model, recipe), seed=0, distilled=distilled)
+    labelled = "masked" in (recipe.task, distilled) or recipe.task in ("images", "pairs")
     asked = spread_rows(found.validation, sequences)
     # A stream has no rows to choose from: its validation data is divided.
     source: Any = Kept(asked[1::2]) if isinstance(found.rows, Streamed) else found.rows
     asked = asked[::2] if isinstance(found.rows, Streamed) else asked
 
-    def batched(rows: list[Any]) -> list[dict[str, Any]]:
+    def batched(rows: list[Row]) -> list[Batch]:
         return example_batches(Kept(rows), range(len(rows)), collate, BATCH, labelled=labelled)
 
-    described = found.described | {
-        "evaluation_sequences": len(asked),
-        "calibration_sequences": min(CALIBRATED, len(source)),
-    }
-    info = DataInfo.model_validate(described)
+    info = found.info.adding(evaluation_sequences=len(asked), calibration_sequences=min(CALIBRATED, len(source)))
     return CalibrationData(batched(asked), drawn_by_seed(source, batched), found.tokenizer, info)

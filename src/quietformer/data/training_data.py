@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
-from quietformer.config.recipe import Recipe
+from quietformer.config.recipe import DataRecipe, Recipe, Source
 from quietformer.data.collate import CausalBatch, Collate, ImageBatch, MaskedBatch, PairBatch, PassageBatch
+from quietformer.data.fingerprint_file import DataFingerprint
 from quietformer.data.labelled_images import ImageRows, image_rows, split_rows
 from quietformer.data.packing import Packer, token_rows
 from quietformer.data.pairs import class_names, encode_pairs, pair_rows
@@ -27,9 +28,14 @@ from quietformer.data.text_sources import texts_of
 from quietformer.data.tokenizers import padding_of, tokenizer_of, train_tokenizer
 from quietformer.errors import QuietformerError
 from quietformer.files import whole_folder
+from quietformer.results.data import DataInfo
 
 TOKENIZER = "tokenizer"
 """The folder of a run that holds a tokenizer trained for it."""
+
+
+Read = Callable[[tuple[Source, ...]], Rows]
+"""Makes rows of other sources as they were made of the training data: the same tokenizer, classes and sizes."""
 
 
 @dataclass
@@ -37,11 +43,21 @@ class TrainingData:
     """Rows to train on and to validate on, and what made them."""
 
     rows: Rows | Streamed
-    validation: Rows
+    held_out: Rows
     tokenizer: Any
     classes: list[str] | None
-    described: dict[str, Any]
+    info: DataInfo
+    everything: Rows | Streamed  # what is trained on and what was held out of it
+    read: Read
     lengths: np.ndarray[Any, Any] | None = None  # of rows that differ in it
+    validation_limit: int = 0
+
+    @property
+    def validation(self) -> Rows:
+        """What a run is evaluated on: as much of what is held out as the recipe asks for."""
+        if self.validation_limit and len(self.held_out) > self.validation_limit:
+            return Selection(self.held_out, np.arange(self.validation_limit))
+        return self.held_out
 
     @property
     def majority(self) -> float | None:
@@ -62,15 +78,14 @@ class TrainingData:
         return None if isinstance(self.rows, Streamed) else len(self.rows)
 
     @property
-    def fingerprint(self) -> dict[str, Any]:
-        """What tells this data from other data: how much there is, and some of it."""
-        found: dict[str, Any] = {"examples": self.examples, "validation": len(self.validation)}
-        if self.examples is not None and not isinstance(self.rows, _Images):
-            rows: Any = self.rows
-            places = np.linspace(0, len(rows) - 1, min(64, len(rows))).astype(int).tolist()
-            some = [np.asarray(row["input_ids"]).tolist() for row in rows.take(places, None)]
-            found["sample"] = hashlib.sha256(json.dumps(some).encode()).hexdigest()[:16]
-        return found
+    def fingerprint(self) -> DataFingerprint:
+        """What tells this data from other data."""
+        if isinstance(self.rows, Streamed | _Images):
+            return DataFingerprint(examples=self.examples, validation=len(self.validation))
+        places = np.linspace(0, len(self.rows) - 1, min(64, len(self.rows))).astype(int).tolist()
+        some = [np.asarray(row["input_ids"]).tolist() for row in self.rows.take(places, None)]
+        sample = hashlib.sha256(json.dumps(some).encode()).hexdigest()[:16]
+        return DataFingerprint(examples=self.examples, validation=len(self.validation), sample=sample)
 
     def training_set(self, total: int, seed: int, batch_size: int) -> Any:
         """`total` positions in a row."""
@@ -88,7 +103,7 @@ def training_data(recipe: Recipe, run: Path, *, image_shape: tuple[int, int] = (
     """The data of a recipe; a tokenizer that has to be trained is kept in the run folder."""
     data = recipe.data
     if takes_images(recipe):
-        found = _image_data(recipe, *image_shape)
+        found = _image_data(recipe, image_shape)
     elif recipe.task == "pairs":
         found = _pair_data(recipe, run)
     elif data.unit == "passages":
@@ -97,14 +112,13 @@ def training_data(recipe: Recipe, run: Path, *, image_shape: tuple[int, int] = (
         found = _stream_data(recipe, run)
     else:
         found = _text_data(recipe, run)
-    if data.validation_limit and len(found.validation) > data.validation_limit:
-        found.validation = Selection(found.validation, np.arange(data.validation_limit))
+    found.validation_limit = data.validation_limit
     if found.examples is not None and found.examples < recipe.training.batch_size:
         raise QuietformerError(
             f"training.batch_size {recipe.training.batch_size} is larger than the data: {found.examples} "
-            f"{found.described['unit']} to train on; give more data or a smaller batch"
+            f"{found.info.unit} to train on; give more data or a smaller batch"
         )
-    found.described |= {"train": found.examples, "validation": len(found.validation)}
+    found.info = found.info.adding(train=found.examples, validation=len(found.validation))
     return found
 
 
@@ -112,15 +126,23 @@ def takes_images(recipe: Recipe) -> bool:
     return recipe.task == "images" or recipe.data.unit == "images"
 
 
+def vocabulary_of(model: PreTrainedModel, recipe: Recipe) -> int:
+    """Tokens that the model knows; none for one that takes images."""
+    if takes_images(recipe):
+        return 0
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
+
+
 def collate_for(
-    recipe: Recipe, data: TrainingData, vocabulary: int, *, seed: int, imitated: str | None = None
+    recipe: Recipe, data: TrainingData, vocabulary: int, *, seed: int, distilled: str | None = None
 ) -> Collate:
-    """What makes batches of rows; `seed` draws the masks, `imitated` is the task of a model that imitates itself."""
+    """What makes batches of rows; `seed` draws the masks, `distilled` is the task of a model that has a teacher."""
     if takes_images(recipe):
         return ImageBatch()
     if recipe.data.unit == "passages":
         return PassageBatch(padding_of(data.tokenizer))
-    if "masked" in (recipe.task, imitated):
+    if "masked" in (recipe.task, distilled):
         return MaskedBatch(data.tokenizer, vocabulary=vocabulary, probability=recipe.data.masked, seed=seed)
     return PairBatch(data.tokenizer, recipe.data.length) if recipe.task == "pairs" else CausalBatch()
 
@@ -141,37 +163,49 @@ def tokenizer_for(recipe: Recipe, run: Path, texts: Any) -> Any:
 
 def _text_data(recipe: Recipe, run: Path) -> TrainingData:
     data = recipe.data
-    texts = texts_of(data.train, data)
-    if not len(texts):
-        raise QuietformerError(f"{data.train[0].name} holds no text")
+    texts = _some_texts(recipe)
     tokenizer = tokenizer_for(recipe, run, texts)
-    rows: Rows = TokenRows(token_rows(texts, tokenizer, data))
-    validation: Rows
-    if data.validation:
-        others = texts_of(data.validation, data.model_copy(update={"limit": 0}))
-        validation = TokenRows(token_rows(others, tokenizer, data))
-    else:
-        rows, validation = hold_out(rows, data.hold_out, f"sequences of {data.length} tokens")
-    return TrainingData(rows, validation, tokenizer, None, _described(recipe, "sequences"))
+
+    def read(sources: tuple[Source, ...]) -> Rows:
+        return TokenRows(token_rows(texts_of(sources, _whole(recipe)), tokenizer, data))
+
+    everything = TokenRows(token_rows(texts, tokenizer, data))
+    rows, held_out = _divided(recipe, everything, read, f"sequences of {data.length} tokens")
+    return TrainingData(rows, held_out, tokenizer, None, _info(recipe, "sequences"), everything, read)
 
 
 def _passage_data(recipe: Recipe) -> TrainingData:
     data = recipe.data
-    texts = texts_of(data.train, data)
-    if not len(texts):
-        raise QuietformerError(f"{data.train[0].name} holds no text")
+    texts = _some_texts(recipe)
     tokenizer = tokenizer_of(recipe.tokenizer.pretrained or recipe.model.pretrained)
+
+    def read(sources: tuple[Source, ...]) -> Rows:
+        return TokenRows(passage_rows(texts_of(sources, _whole(recipe)), tokenizer, data))
+
     dataset = passage_rows(texts, tokenizer, data)
-    rows: Rows = TokenRows(dataset)
-    lengths = row_lengths(dataset)
-    validation: Rows
-    if data.validation:
-        others = texts_of(data.validation, data.model_copy(update={"limit": 0}))
-        validation = TokenRows(passage_rows(others, tokenizer, data))
-    else:
-        rows, validation = hold_out(rows, data.hold_out, "passages")
-        lengths = lengths[rows.indices]
-    return TrainingData(rows, validation, tokenizer, None, _described(recipe, "passages"), lengths)
+    everything, lengths = TokenRows(dataset), row_lengths(dataset)
+    rows, held_out = _divided(recipe, everything, read, "passages")
+    lengths = lengths[rows.indices] if isinstance(rows, Selection) else lengths
+    return TrainingData(rows, held_out, tokenizer, None, _info(recipe, "passages"), everything, read, lengths)
+
+
+def _some_texts(recipe: Recipe) -> Any:
+    texts = texts_of(recipe.data.train, recipe.data)
+    if not len(texts):
+        raise QuietformerError(f"{recipe.data.train[0].name} holds no text")
+    return texts
+
+
+def _whole(recipe: Recipe) -> DataRecipe:
+    """The limit is on what is trained on."""
+    return recipe.data.model_copy(update={"limit": 0})
+
+
+def _divided(recipe: Recipe, everything: Rows, read: Read, what: str) -> tuple[Rows, Rows]:
+    """What is trained on and what is held out: sources of its own, or a part of the rows."""
+    if recipe.data.validation:
+        return everything, read(recipe.data.validation)
+    return hold_out(everything, recipe.data.hold_out, what)
 
 
 def _stream_data(recipe: Recipe, run: Path) -> TrainingData:
@@ -179,14 +213,20 @@ def _stream_data(recipe: Recipe, run: Path) -> TrainingData:
     texts = texts_of(data.train, data)
     tokenizer = tokenizer_for(recipe, run, texts)
     packer = Packer(tokenizer, data.length, data.special_tokens)
-    held_out = 0 if data.validation else data.hold_out
-    others = texts_of(data.validation, data) if data.validation else texts
-    wanted = held_out or data.validation_limit or None
-    kept = [{"input_ids": np.asarray(ids)} for ids in itertools.islice(epoch_texts(others, packer), wanted)]
-    if not kept:
+    skipped = 0 if data.validation else data.hold_out
+    wanted = skipped or data.validation_limit or None
+
+    def first(texts: Any) -> Rows:
+        return Kept([{"input_ids": np.asarray(ids)} for ids in itertools.islice(epoch_texts(texts, packer), wanted)])
+
+    def read(sources: tuple[Source, ...]) -> Rows:
+        return first(texts_of(sources, data))
+
+    held_out = read(data.validation) if data.validation else first(texts)
+    if not len(held_out):
         raise QuietformerError(f"{data.train[0].name} holds no text, or less than a sequence of {data.length} tokens")
-    stream = Streamed(texts, packer, seed=recipe.seed, shuffle_buffer=data.shuffle_buffer, skip=held_out)
-    return TrainingData(stream, Kept(kept), tokenizer, None, _described(recipe, "sequences"))
+    stream = Streamed(texts, packer, seed=recipe.seed, shuffle_buffer=data.shuffle_buffer, skip=skipped)
+    return TrainingData(stream, held_out, tokenizer, None, _info(recipe, "sequences"), stream, read)
 
 
 class Kept:
@@ -208,14 +248,14 @@ def _pair_data(recipe: Recipe, run: Path) -> TrainingData:
     classes = class_names(pairs)
     tokenizer = tokenizer_for(recipe, run, pairs)
     encoded = encode_pairs(pairs, tokenizer, classes, data)
-    rows: Rows = TokenRows(encoded, encoded.column_names)
-    validation: Rows
-    if data.validation:
-        others = pair_rows(data.validation, data.model_copy(update={"limit": 0}))
-        validation = TokenRows(encode_pairs(others, tokenizer, classes, data), encoded.column_names)
-    else:
-        rows, validation = hold_out(rows, data.hold_out, "pairs")
-    return TrainingData(rows, validation, tokenizer, classes, _described(recipe, "pairs"))
+
+    def read(sources: tuple[Source, ...]) -> Rows:
+        others = encode_pairs(pair_rows(sources, _whole(recipe)), tokenizer, classes, data)
+        return TokenRows(others, encoded.column_names)
+
+    everything = TokenRows(encoded, encoded.column_names)
+    rows, held_out = _divided(recipe, everything, read, "pairs")
+    return TrainingData(rows, held_out, tokenizer, classes, _info(recipe, "pairs"), everything, read)
 
 
 class _Images:
@@ -239,27 +279,29 @@ class _Images:
         return [{"pixel_values": pixels, "labels": label} for pixels, label in loaded]
 
 
-def _image_data(recipe: Recipe, size: int, channels: int) -> TrainingData:
+def _image_data(recipe: Recipe, shape: tuple[int, int]) -> TrainingData:
     data, seed = recipe.data, recipe.seed
     labelled = recipe.task == "images"
-    images = image_rows(
-        data.train, size=size, channels=channels, augment=recipe.augment, limit=data.limit, labelled=labelled
-    )
+
+    def images_of(sources: tuple[Source, ...], classes: list[str] | None = None, limit: int = 0) -> ImageRows:
+        return image_rows(sources, shape=shape, augment=recipe.augment, classes=classes, limit=limit, labelled=labelled)
+
+    everything = images_of(data.train, limit=data.limit)
+
+    def read(sources: tuple[Source, ...]) -> Rows:
+        return _Images(images_of(sources, classes=everything.classes), seed)
+
     if data.validation:
-        others = image_rows(
-            data.validation,
-            size=size,
-            channels=channels,
-            augment=recipe.augment,
-            classes=images.classes,
-            labelled=labelled,
-        )
+        rows, held_out = everything, images_of(data.validation, classes=everything.classes)
     else:
-        images, others = split_rows(images, data.hold_out)
-    classes = images.classes if labelled else None
-    return TrainingData(_Images(images, seed), _Images(others, seed), None, classes, _described(recipe, "images"))
+        rows, held_out = split_rows(everything, data.hold_out)
+    return TrainingData(
+        _Images(rows, seed), _Images(held_out, seed), None, everything.classes if labelled else None,
+        _info(recipe, "images"), _Images(everything, seed), read,
+    )  # fmt: skip
 
 
-def _described(recipe: Recipe, unit: str) -> dict[str, Any]:
-    names = {"sources": [source.name for source in recipe.data.train], "unit": unit}
-    return names | ({} if takes_images(recipe) else {"length": recipe.data.length})
+def _info(recipe: Recipe, unit: str) -> DataInfo:
+    sources = [source.name for source in recipe.data.train]
+    info = DataInfo(sources=sources, unit=unit)
+    return info if takes_images(recipe) else info.adding(length=recipe.data.length)

@@ -1,4 +1,4 @@
-"""The figures of a retrofit without what its page does not draw: two whole inspections would be megabytes."""
+"""The report of a retrofit, as JSON, without what its page does not draw: two whole inspections would be megabytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MOST_LOGGED = 1000
 SITE_FIELDS = ("site", "layer", "infinity_norm", "kurtosis", "int8_bits_left")
 
 
-def slim(figures: dict[str, Any]) -> dict[str, Any]:
+def slim(report: dict[str, Any]) -> dict[str, Any]:
     """A copy with one tensor a layer, one sequence's attention, and a log of bounded length."""
-    sides = {side: figures[side] for side in ("before", "after") if figures.get(side)}
-    site = _drawn_site(figures["before"]["inspect"])
+    sides = {side: report[side] for side in ("before", "after") if report.get(side)}
+    site = _drawn_site(report["before"]["inspect"])
     tokens = _tokens_that_fit([_first_sequence(side["inspect"]) for side in sides.values()])
     slimmed = {name: side | {"inspect": _inspection(side["inspect"], site, tokens)} for name, side in sides.items()}
-    return figures | slimmed | {"log": _thinned(figures.get("log") or [])}
+    return report | slimmed | {"log": _thinned(report.get("log") or [])}
 
 
 def _drawn_site(inspection: dict[str, Any]) -> str:

@@ -23,11 +23,12 @@ RENDERER = "quietformer.report.page"
 """The module that draws pages. By name, as registries name their homes: a report imports nothing that reads it."""
 
 
-def _finite(value: Any) -> Any:
+def finite_number(value: Any) -> Any:
+    """None for NaN and infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-Number = Annotated[float | None, BeforeValidator(_finite)]
+Number = Annotated[float | None, BeforeValidator(finite_number)]
 """A measured number; None stands for NaN and infinity, which JSON does not have: the model is broken there."""
 
 

@@ -36,6 +36,23 @@ class LatencyRow(Record):
         return f"batch {self.batch}" + (f", {self.length} tokens" if self.length else "")
 
 
+class Agreement(Record):
+    """How close real INT8 is to its simulation."""
+
+    cosine: float
+    equal: float = Field(description="share of output values that are equal to 1e-5 of the largest")
+
+
+class ExportFacts(Record):
+    """What an exported model takes, and how close it is to its simulation."""
+
+    latency: list[LatencyRow] = Field(default_factory=list)
+    bytes: FileSizes | None = None
+    threads: int | None = None
+    agreement: Agreement | None = None
+    error: str | None = Field(default=None, description="why a graph was not exported")
+
+
 class ExportDetails(Record):
     """What was written, and how it agrees with torch and the simulation."""
 
@@ -55,6 +72,11 @@ class ExportDetails(Record):
     latency: list[LatencyRow] = Field(default_factory=list)
     threads: int = 0
     versions: dict[str, str] = Field(default_factory=versions)
+
+    def facts(self) -> ExportFacts:
+        """The same in short."""
+        agreement = Agreement(cosine=self.cosine_to_simulation, equal=self.equal_to_simulation)
+        return ExportFacts(latency=self.latency, bytes=self.bytes, threads=self.threads, agreement=agreement)
 
 
 class BaselineRow(Record):

@@ -66,6 +66,11 @@ def change(before: float, after: float | None, name: str) -> str:
     return "same" if abs(ratio - 1) < 0.0005 else f"{sign}{100 * abs(ratio - 1):.1f} %"
 
 
+def significant(value: float | None) -> str:
+    """Four digits that count: 24.81, 0.9914."""
+    return MISSING if value is None else f"{value:.4g}"
+
+
 def megabytes(size: float) -> str:
     return f"{size / 1e6:.1f}"
 

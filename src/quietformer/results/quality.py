@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import field_validator
@@ -118,8 +118,9 @@ def effect(before: float | None, after: float | None, better: Better) -> str:
 class ByGranularity(Record, Generic[U]):
     """Something for weights with one scale per tensor, and for weights with one scale per channel."""
 
-    per_tensor: U | None = None
-    per_channel: U | None = None
+    per_tensor: U
+    per_channel: U
 
-    def each(self, make: Callable[[U], object]) -> list[object]:
-        return [make(value) for value in (self.per_tensor, self.per_channel) if value is not None]
+    def items(self) -> list[tuple[str, U]]:
+        """Both by the names that people read."""
+        return [("per-tensor", self.per_tensor), ("per-channel", self.per_channel)]

@@ -11,7 +11,7 @@ from quietformer.config.tasks import MeasuredTask
 from quietformer.results import numbers
 from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo
-from quietformer.results.export import FileSizes, LatencyRow
+from quietformer.results.export import ExportFacts
 from quietformer.results.inspect import Headline
 from quietformer.results.quality import Better, Metrics, Spreads
 from quietformer.results.spec_fields import MeasuresField, RecipeField
@@ -44,22 +44,10 @@ class Baselines(Record, Generic[T]):
         return [value for value in (self.bigram_perplexity, self.majority_accuracy) if value is not None]
 
 
-class SimulationAgreement(Record):
-    """How close real INT8 is to its simulation."""
-
-    cosine: Number
-    equal: Number = Field(description="share of output values that are equal")
-
-
-class RealInt8(Record):
+class RealInt8(ExportFacts):
     """A run as real INT8: its metrics, size and speed, or why it could not be exported."""
 
     metrics: Metrics | None = None
-    error: str | None = None
-    latency: list[LatencyRow] = Field(default_factory=list)
-    bytes: FileSizes | None = None
-    threads: int | None = None
-    agreement: SimulationAgreement | None = None
 
 
 class TrialResult(Record):

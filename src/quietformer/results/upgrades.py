@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from quietformer.results.run_upgrades import retrofit_from_version_1, train_from_version_1
+
 FIELDS = {
     "float": "fp32",
     "class": "class_name",
@@ -18,6 +20,9 @@ RUN = ("name", "at", "seed", "elsewhere", "failed")
 OF_STUDY = ("primary", "better")
 """Fields that version 1 repeated in every row of a study."""
 
+KINDS = {"train": train_from_version_1, "retrofit": retrofit_from_version_1}
+"""What else differed in reports of one kind."""
+
 
 def from_version_1(fields: dict[str, Any]) -> dict[str, Any]:
     """Version 1 had other names for some fields; an inspection and a failed run did not say their kind."""
@@ -27,6 +32,8 @@ def from_version_1(fields: dict[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = _renamed(fields)
     if kind == "study":
         renamed = _study(fields, renamed)
+    elif (further := KINDS.get(kind)) is not None:
+        renamed = further(renamed)
     return renamed | {"kind": kind, "version": 2}
 
 

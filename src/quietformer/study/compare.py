@@ -11,10 +11,10 @@ from quietformer.results.study import StudyReport
 from quietformer.study.run import run_study
 
 
-def compare(recipe: str = DEFAULT, options: CompareOptions | None = None, progress: Progress = SILENT) -> StudyReport:
+def compare(recipe: str = "", options: CompareOptions | None = None, progress: Progress = SILENT) -> StudyReport:
     """Train variants of a recipe, quantize and export each, and report them side by side."""
-    options = options or CompareOptions()
-    return run_study(comparison(recipe, options), options, progress, typed=["compare", recipe])
+    options, name = options or CompareOptions(), recipe or DEFAULT
+    return run_study(comparison(name, options), options, progress, typed=["compare", name])
 
 
 def comparison(recipe: str, options: CompareOptions) -> Study:

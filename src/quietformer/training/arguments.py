@@ -46,7 +46,7 @@ def check_trainer_fields(extra: dict[str, Any]) -> None:
         if name in OURS:
             raise SpecError(f"trainer.{name} is set by {OURS[name]} of the recipe")
         if name in REFUSED:
-            raise SpecError(f"trainer.{name} does not go with a run that can be gone on with exactly; leave it out")
+            raise SpecError(f"trainer.{name} does not go with exact resuming; leave it out")
         if name not in known:
             raise SpecError(f"trainer has no field {name!r}{nearest(name, known - OURS.keys())}")
 

@@ -31,7 +31,7 @@ class WarmupCallback(TrainerCallback):
 class OutlierCallback(TrainerCallback):
     """Adds infinity norm, kurtosis, dead rows and gate openness to what the Trainer logs, wherever it reports to.
 
-    Every `every` steps the forward pass of that step is watched; the figures join the next log. Start it with `attach_`,
+    Every `every` steps the forward pass of that step is watched; the metrics join the next log. Start it with `attach_`,
     which puts it before the trackers: they would not see what is added after them.
     """
 

@@ -5,28 +5,29 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 from transformers import TrainerCallback
 
 from quietformer.errors import QuietformerError
+from quietformer.progress import Progress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what clusters send before they take a machine away."""
 
 
 class StoppedError(QuietformerError):
-    """A run that was asked to stop, and has its checkpoint."""
+    """A run that was interrupted and has saved its checkpoint."""
 
 
 class StopOnSignal(TrainerCallback):
     """After a first signal, saves and stops at the end of the step; a second one ends the process as usual."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.asked = False
-        self._say = say
+        self._progress = progress
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.asked and state.global_step < state.max_steps:
@@ -45,7 +46,7 @@ class StopOnSignal(TrainerCallback):
             self.asked = True
             for known, handler in before.items():
                 signal.signal(known, handler)
-            self._say("stopping after this step; once more stops at once")
+            self._progress.say("stopping after this step; press again to stop at once")
 
         for number in SIGNALS:
             signal.signal(number, stop)

@@ -55,7 +55,7 @@ class SiteTerm(Regularizer):
                     + (f"it has {', '.join(known)}, of each also its .input" if known else "no site of it is known")
                 )
             for watch in found:
-                # First of all hooks: a run that is gone on with finds quantizers here that came later in an undisturbed one.
+                # First of all hooks: a resumed run finds quantizers here that came later in an uninterrupted one.
                 hook = self._on_input if end == "input" else self._on_output
                 self._handles.append(watch.module.register_forward_hook(hook, prepend=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,12 +20,14 @@ from quietformer.data.training_data import TOKENIZER
 from quietformer.errors import QuietformerError, SpecError
 from quietformer.models.folder_files import STALE
 from quietformer.models.save import write_folder
+from quietformer.results.train import TrainReport
 from quietformer.training.checkpoints import clear_leftovers, whole_checkpoints
 
 LEAVING = 3.0
-"""Seconds that a process which was killed may take to let go of its lock; its memory goes first."""
+"""Seconds that a process which was killed may take to release its lock; its memory goes first."""
 
-RECIPE, FIGURES, LOCK = "recipe.yaml", "figures.json", ".lock"
+RECIPE, REPORT, LOCK = "recipe.yaml", "figures.json", ".lock"
+"""Files of a run folder; the report keeps the name that it had in the first release."""
 
 
 def recipe_in(run: Path) -> Recipe | None:
@@ -34,10 +35,10 @@ def recipe_in(run: Path) -> Recipe | None:
     return read_recipe(str(run / RECIPE)) if (run / RECIPE).is_file() else None
 
 
-GO_ON = "choose another --out, or give no recipe to go on with the one that is there"
+RESUME = "choose another --out, or give no recipe to resume the run that is there"
 
 
-def check_run(run: Path, recipe: Recipe, remedy: str = GO_ON) -> None:
+def check_run(run: Path, recipe: Recipe, remedy: str = RESUME) -> None:
     """Whether this recipe may be run there: a new folder, an empty one, or one that holds the same run."""
     if run.exists() and not run.is_dir():
         raise QuietformerError(f"{run} is a file; --out takes a folder")
@@ -49,7 +50,7 @@ def check_run(run: Path, recipe: Recipe, remedy: str = GO_ON) -> None:
         if run.is_dir() and any(entry for entry in run.iterdir() if not entry.name.startswith(".")):
             raise QuietformerError(f"{run} is there already and is not a training run; choose another --out")
         return
-    if there != recipe and (whole_checkpoints(run) or (run / FIGURES).is_file()):
+    if there != recipe and (whole_checkpoints(run) or (run / REPORT).is_file()):
         key, old, new = next(_differences(there.to_dict(), recipe.to_dict()))
         raise QuietformerError(f"{run} holds a run of another recipe ({key}: {old!r} there, {new!r} here); {remedy}")
 
@@ -99,13 +100,14 @@ def check_space(run: Path, parameters: int, keep: int) -> None:
         )
 
 
-def finished_figures(run: Path) -> dict[str, Any] | None:
-    """The figures of a run that has ended."""
-    try:
-        figures = json.loads((run / FIGURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def finished_report(run: Path) -> TrainReport | None:
+    """The report of a run that has ended, also one of an earlier release."""
+    if not (run / REPORT).is_file() or not (run / "config.json").is_file():
         return None
-    return figures if isinstance(figures, dict) and (run / "config.json").is_file() else None
+    try:
+        return TrainReport.read(run / REPORT)
+    except QuietformerError:
+        return None
 
 
 def write_final_model(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import torch
+from transformers import PreTrainedModel
 
 from quietformer.config.recipe import Recipe
 from quietformer.errors import QuietformerError
+from quietformer.progress import SILENT, Progress
 from quietformer.training.footprint import autocast, example_inputs, fake_, trace
 from quietformer.training.model_building import build_shape
 
@@ -61,13 +61,13 @@ class Speed:
         return self.two.update / self.two.parameters * parameters
 
 
-def measure(
+def measure_speed(
     recipe: Recipe,
     micro: int,
     *,
     vocabulary: int | None = None,
     labels: list[str] | None = None,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
+    progress: Progress = SILENT,
     budget: float = BUDGET,
 ) -> Speed:
     """Train the two copies for a few steps at the recipe's width, length and, where time and memory allow, micro batch."""
@@ -76,42 +76,55 @@ def measure(
     if device == "cpu" and precision == "fp16":
         precision = "fp32"  # Accelerate does not train in float16 on a CPU
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"precision": precision})})
-    given: dict[str, Any] = {"vocabulary": vocabulary, "labels": labels}
-    batch = _fitting_batch(recipe, micro, given, device, budget)
-    copies = [_Copy(recipe, layers, given, batch, device) for layers in (1, 2)]
+    shape = _Shape(recipe, vocabulary, labels)
+    batch = _fitting_batch(shape, micro, device, budget)
+    copies = [_Copy(shape, layers, batch, device) for layers in (1, 2)]
     begin, last = time.perf_counter(), 0.0
+    what = "timing copies with one layer and with two"
     for done in range(TIMED + 1):
         # By turns, so that a machine which is slow for a while is slow for both.
         if done > 1 and time.perf_counter() - begin + last > budget:
             break
-        progress("timing copies with one layer and with two", done, TIMED + 1)
+        progress.step(what, done, TIMED + 1)
         start = time.perf_counter()
         for copy in copies:
             copy.step()
         last = time.perf_counter() - start
     timings = [copy.timing() for copy in copies]
-    progress("timing copies with one layer and with two", TIMED + 1, TIMED + 1)
+    progress.step(what, TIMED + 1, TIMED + 1)
     if timings[1].flops <= timings[0].flops:
         raise QuietformerError("two layers take no more operations than one, so the time of a layer cannot be measured")
     return Speed(batch, precision, *timings)
 
 
-def _footprint(recipe: Recipe, layers: int, given: dict[str, Any], batch: int) -> tuple[int, int]:
+@dataclass(frozen=True)
+class _Shape:
+    """What the copies are built from."""
+
+    recipe: Recipe
+    vocabulary: int | None
+    labels: list[str] | None
+
+    def build(self, layers: int) -> PreTrainedModel:
+        return build_shape(self.recipe, layers=layers, vocabulary=self.vocabulary, labels=self.labels)
+
+
+def _footprint(shape: _Shape, layers: int, batch: int) -> tuple[int, int]:
     """Operations and bytes of a step of the copy."""
     with torch.device("meta"):
-        model = build_shape(recipe, layers=layers, **given)
+        model = shape.build(layers)
     fake_(model)
-    checkpointing = recipe.training.gradient_checkpointing
-    found = trace(model, recipe, batch)
+    checkpointing = shape.recipe.training.gradient_checkpointing
+    found = trace(model, shape.recipe, batch)
     # Weights, gradients and two moments, of the other copy too; as much again as is saved for what comes and goes.
     needed = 2 * 16 * sum(p.numel() for p in model.parameters()) + 2 * found.activations(checkpointing)
     return found.flops(checkpointing), needed
 
 
-def _fitting_batch(recipe: Recipe, micro: int, given: dict[str, Any], device: str, budget: float) -> int:
+def _fitting_batch(shape: _Shape, micro: int, device: str, budget: float) -> int:
     """The micro batch, or less where the memory or the time allowed is short."""
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
-    one, two = (_footprint(recipe, 2, given, batch) for batch in (1, 2))
+    one, two = (_footprint(shape, 2, batch) for batch in (1, 2))
     if one[1] > free * 0.8:
         raise QuietformerError(
             f"even two layers need {one[1] / 1e9:.1f} GB and {free / 1e9:.1f} are free, so no time was measured"
@@ -137,11 +150,12 @@ def _product_rate(device: str) -> float:
 class _Copy:
     """A shrunk model with its optimizer, and how long its steps took."""
 
-    def __init__(self, recipe: Recipe, layers: int, given: dict[str, Any], batch: int, device: str) -> None:
+    def __init__(self, shape: _Shape, layers: int, batch: int, device: str) -> None:
+        recipe = shape.recipe
         self.recipe, self.device = recipe, device
-        self.flops = _footprint(recipe, layers, given, batch)[0]
+        self.flops = _footprint(shape, layers, batch)[0]
         with torch.device(device):
-            self.model = build_shape(recipe, layers=layers, **given).train()
+            self.model = shape.build(layers).train()
         if recipe.training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()
         fused = "fused" in recipe.optimizer.name or None

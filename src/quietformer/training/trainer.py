@@ -7,11 +7,10 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import DistributedType
 from accelerate.utils import FullyShardedDataParallelPlugin
@@ -24,6 +23,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from quietformer.attention.layers import CORE
 from quietformer.config.recipe import Recipe
 from quietformer.data.augment import BatchAugment
+from quietformer.data.images import as_models_take
 from quietformer.data.row_order import BATCHES, generator
 from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError, in_one_line
@@ -39,6 +39,7 @@ from quietformer.training.checkpoints import (
 )
 from quietformer.training.clock import Clock
 from quietformer.training.divergence import DivergenceError, LossWatch, broken_layer, loudest_layer
+from quietformer.training.example_scores import aligned, example_scores, metrics_for
 from quietformer.training.schedule import rate_factor
 from quietformer.training.sharding import embeddings_in_root, gathered, sharded_optimizer_state
 from quietformer.training.state_files import random_states, read_tree, set_random_states, write_tree
@@ -69,7 +70,7 @@ class QuietTrainer(Trainer):
             BatchAugment(recipe.augment, int(model.config.num_labels or 0)) if recipe.task == "images" else None
         )
         super().__init__(
-            model=model, args=arguments, compute_loss_func=self._loss, compute_metrics=_metrics(recipe.task), **rest
+            model=model, args=arguments, compute_loss_func=self._loss, compute_metrics=metrics_for(recipe.task), **rest
         )
         self._regularizers = [spec.build(model) for spec in recipe.regularizers]
 
@@ -101,7 +102,7 @@ class QuietTrainer(Trainer):
             if self.model.training and self._augment is not None:
                 seed = int(generator(self.recipe.seed, BATCHES, int(positions[0])).integers(2**62))
                 pixels, labels = self._augment(pixels, labels, seed=seed)
-            prepared |= {"pixel_values": pixels * 2 - 1, "labels": labels}
+            prepared |= {"pixel_values": as_models_take(pixels), "labels": labels}
         return prepared
 
     def _loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -114,7 +115,7 @@ class QuietTrainer(Trainer):
         if labels.is_floating_point():
             total = -(labels * torch.log_softmax(logits.float(), dim=-1)).sum()
             return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-        logits, labels = _aligned(logits, labels, self.recipe.task)
+        logits, labels = aligned(logits, labels, self.recipe.task)
         total = nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
         count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
         # A small batch may have nothing masked: then there is nothing to learn from it, and no reason to divide by zero.
@@ -152,12 +153,12 @@ class QuietTrainer(Trainer):
 
     @property
     def _watch(self) -> LossWatch:
-        """Looked up each time: going on from a checkpoint replaces it."""
+        """Looked up each time: resuming from a checkpoint replaces it."""
         return next(item for item in self.callback_handler.callbacks if isinstance(item, LossWatch))
 
     @property
     def clock(self) -> Clock:
-        """Looked up each time: going on from a checkpoint replaces it."""
+        """Looked up each time: resuming from a checkpoint replaces it."""
         return next(item for item in self.callback_handler.callbacks if isinstance(item, Clock))
 
     def _forward_inputs(self, inputs: Any) -> dict[str, Any]:
@@ -174,6 +175,17 @@ class QuietTrainer(Trainer):
     def _inner(self) -> PreTrainedModel:
         inner: PreTrainedModel = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         return inner
+
+    def released_model(self) -> PreTrainedModel:
+        """The trained model as if it had just been opened: on the CPU, in eval mode, without what training put around it."""
+        for regularizer in self._regularizers:
+            regularizer.detach_()
+        model: Any = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False, keep_torch_compile=False)
+        if not self.is_fsdp_enabled:
+            model.zero_grad(set_to_none=True)
+            model.requires_grad_(True).eval().to("cpu")
+        released: PreTrainedModel = model
+        return released
 
     # Evaluation
 
@@ -238,7 +250,7 @@ class QuietTrainer(Trainer):
                     decay = self.args.weight_decay if name in decayed else 0.0
                     groups.setdefault((rate, decay), []).append(parameter)
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, chosen)
-            # The first group's rate is the one that is shown: that of most of the model.
+            # The first group's learning rate is the one that is shown: that of most of the model.
             ordered = sorted(groups.items(), key=lambda group: group[0][0] != self.args.learning_rate)
             grouped = [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in ordered]
             self.optimizer = kind(grouped, **options)
@@ -355,35 +367,4 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     last = last_checkpoint(run)
     kept = f"the last whole checkpoint is {last}" if last else "there is no checkpoint yet"
     reason = getattr(error, "strerror", None) or in_one_line(error)
-    return QuietformerError(f"cannot write into {run}: {reason}; {kept}; make room and run the same command to go on")
-
-
-def _aligned(logits: Tensor, labels: Tensor, task: str) -> tuple[Tensor, Tensor]:
-    """One row of logits for each label: a causal model's speak of the token after."""
-    if task == "causal":
-        logits, labels = logits[..., :-1, :], labels[..., 1:]
-    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-
-
-def example_scores(logits: Tensor, labels: Tensor, task: str) -> Tensor:
-    """(B, 3): summed loss, number of labels, number of right predictions."""
-    flat, targets = _aligned(logits, labels, task)
-    losses = nn.functional.cross_entropy(flat.float(), targets, ignore_index=IGNORED, reduction="none")
-    asked = targets != IGNORED
-    right = (flat.argmax(-1) == targets) & asked
-    columns = [column.reshape(len(labels), -1).float().sum(1) for column in (losses, asked, right)]
-    return torch.stack(columns, dim=1)
-
-
-def _metrics(task: str) -> Callable[[Any], dict[str, float]]:
-    """Weighted by what was asked for, not by batch."""
-
-    def compute(prediction: Any) -> dict[str, float]:
-        nll, count, right = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
-        mean = nll / max(count, 1.0)
-        figures = {"nll": float(mean), "accuracy": float(right / max(count, 1.0))}
-        if task in ("masked", "causal"):
-            figures["perplexity"] = math.exp(mean) if mean < 700 else math.inf
-        return figures
-
-    return compute
+    return QuietformerError(f"cannot write into {run}: {reason}; {kept}; make room and run the same command to resume")

@@ -4,306 +4,274 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import os
-import shlex
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from pydantic import JsonValue
 from transformers import PreTrainedModel
 
-from quietformer.analysis.evaluate import Reference, reference_run
+from quietformer.analysis.evaluate import reference_run
 from quietformer.analysis.inspection import check_finite
-from quietformer.analysis.quantized_quality import measure_seeds
+from quietformer.architectures.forward import Batch
 from quietformer.architectures.layout import find_blocks
-from quietformer.architectures.task import task_of
-from quietformer.config.quantization import QuantSpec
-from quietformer.config.recipe import Recipe, Source
-from quietformer.config.recipe_files import changed
+from quietformer.config.options.retrofit import RetrofitOptions
+from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import changes_of
-from quietformer.data.calibration_data import CalibrationData
 from quietformer.data.measuring_data import measuring_data
-from quietformer.data.model_inputs import check_length, positions_of
-from quietformer.data.training_data import takes_images
+from quietformer.data.model_inputs import check_length, image_size
+from quietformer.data.training_data import TrainingData, takes_images, training_data
 from quietformer.errors import QuietformerError
-from quietformer.files import finite, write_json
 from quietformer.models.open import open_model
-from quietformer.quant.calibration import quantize_
-from quietformer.results.cost import SCALES
+from quietformer.progress import SILENT, Progress
+from quietformer.results.before_file import keep_before, kept_before
 from quietformer.results.labels import printable
-from quietformer.results.provenance import versions
-from quietformer.results.quality import spreads
-from quietformer.training.distillation import student_of
-from quietformer.training.run import train, with_absolute_paths
+from quietformer.results.model import ModelInfo
+from quietformer.results.provenance import command_line
+from quietformer.results.quality import ByGranularity, Spreads, Yardstick
+from quietformer.results.retrofit import RetrofitReport
+from quietformer.results.sides import Side, beside_balancing, comparison, side_in_words, verdict_on
+from quietformer.results.train import TrainReport
+from quietformer.training.run import run_training, with_absolute_paths
 from quietformer.training.run_folder import RECIPE, check_run, only_writer, start
-from quietformer.transforms.balance import ALPHA, balance_
+from quietformer.training.strategies.base import Prepared
+from quietformer.training.student import calibration_batches, student_of
+from quietformer.transforms.balance import balance_
 from quietformer.transforms.gains import gained_norms
-from quietformer.workflows.comparison import comparison, side_in_words, verdict_on
-from quietformer.workflows.quality import WEIGHTS, look, measure_side
-from quietformer.workflows.retrofit_recipe import attention_for_pretrained, retrofit_recipe
+from quietformer.workflows.measure_side import Measuring, inspect_some, measure_side, simulate_both
+from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
 
-BEFORE, FIGURES, INTEGERS = "before.json", "retrofit.json", "int8"
-"""Files of the run folder: the original's figures, those of both sides, and the folder with real INT8."""
-
-Tell = Callable[[str, int, int], None]
+REPORT, INT8 = "retrofit.json", "int8"
+"""Files of the run folder: the report, and the folder with real INT8."""
 
 
-@dataclass
-class RetrofitOptions:
-    """What a user may say; None asks for what suits the model."""
+@dataclass(frozen=True)
+class Call:
+    """What was asked for, and where progress goes."""
 
-    attention: str = ""  # a normalizer; what is not named stays as it is in the model
-    gate: str = ""  # linear by default in a model without gates
-    sources: list[Source] = field(default_factory=list)  # by default the built-in prose or images
-    evaluation: list[Source] = field(default_factory=list)
-    images: bool | None = None  # whether what is named are images rather than text; None: nothing is named
-    steps: int = 1000
-    batch_size: int | None = None
-    length: int | None = None
-    learning_rate: float = 1e-4
-    gate_factor: float = 10.0
-    penalty: float | None = None
-    threshold: float | None = None
-    site: str = "ffn_output"
-    ranges: float | None = None
-    rounding: float = 0.35
-    rotate: bool | None = None
-    damp: float | None = None
-    balance: float | None = None
-    seed: int = 0
-    sequences: int = 256
-    seeds: int = 3
-    real: bool = True
-    force: bool = False
-    changes: Sequence[str] = ()
+    name: str
+    out: Path
+    options: RetrofitOptions
+    progress: Progress
+
+    @property
+    def asked(self) -> dict[str, JsonValue]:
+        """The model and the options as JSON, to compare with those of a finished retrofit."""
+        place = os.path.abspath(self.name) if os.path.exists(self.name) else self.name
+        return {"model": place} | self.options.model_dump(mode="json")
+
+    @property
+    def command(self) -> str:
+        return command_line("retrofit", [self.name, self.out], self.options.words())
 
 
 def retrofit(
-    name: str, out: Path, options: RetrofitOptions, *, say: Callable[[str], None], tell: Tell
-) -> dict[str, Any]:
-    """Heal the model into a run folder; a model that has no outliers is left alone and nothing is written."""
-    place = os.path.abspath(name) if os.path.exists(name) else name
-    asked = json.loads(json.dumps({"model": place} | asdict(options), default=str))
-    if (figures := _finished(out, asked)) is not None:
-        say(f"{out} is finished; nothing to do")
-        return figures
-    check_place_for(out)
-    model = open_model(name)
-    check_finite(model)
-    if changes_of(model).quantized is not None:
-        raise QuietformerError(f"{name} is quantized already; heal the model it was made from")
-    task = task_of(model)
-    visual = model.main_input_name == "pixel_values"
-    if options.images not in (None, visual):
-        wanted = "images; give --images DIR" if visual else "text; give --texts FILE"
-        raise QuietformerError(f"{type(model).__name__} takes {wanted}")
-    if not options.sources:
-        builtin = "digits" if visual else "embedded"
-        options = replace(options, sources=[Source.read(builtin)])
-    draft = make_recipe(name, model, task, {"sites": []}, options)
-    if not takes_images(draft):
-        check_length(model, draft.data.length)
-        if set(source.path for source in options.sources) & set(source.path for source in options.evaluation):
-            say("--eval-texts names text that is also tuned on: what is measured there says little about other text")
-    say(f"reading {', '.join(source.name for source in options.sources)}")
-    data = measuring_data(draft, out, model, task, options)
-    reference = reference_run(model, data.evaluation, task)
-    # What the original makes of the data says which model and which data it was.
-    print_of = hashlib.sha256(reference.kept.contiguous().numpy().tobytes()).hexdigest()
-    key = [asked["model"], options.sequences, options.seeds, options.real, print_of, data.info.model_dump()]
-    before = _kept_before(out, key) or {"inspect": look(model, data, name, tell)}
-    verdict = before["inspect"]["verdict"]
-    if verdict["severity"] == "quiet" and not options.force:
-        return _figures(name, model, task, reference, before, None, verdict["sentence"], data, changed=False)
-    options = _balance_that_works(name, model, data, before["inspect"], options, say)
-    recipe = with_absolute_paths(make_recipe(name, model, task, before["inspect"], options))
-    check_run(out, recipe, "choose another OUT, or give the options it was begun with")
-    _try_out(model, recipe, data)
-    if "float" not in before:
-        before = measure_side(
-            model, data, reference, before["inspect"], seeds=options.seeds, real=options.real, folder=None, tell=tell
-        )
-        with only_writer(out):
-            start(out, recipe)
-            write_json(out / BEFORE, {"key": key, "side": before})
-    say(f"before: {side_in_words(before, reference)}")
-    run = train(recipe, out, say=say)
-    healed = open_model(str(out))
-    after = measure_side(
-        healed, data, reference, look(healed, data, str(out), tell), seeds=options.seeds, real=options.real,
-        folder=out / INTEGERS, tell=tell,
-    )  # fmt: skip
-    alone = _balanced_alone(model, recipe, data, reference, tell)
-    sentence = (
-        f"{verdict_on(before, after, reference)} Before, {side_in_words(before, reference)}. "
-        f"After, {side_in_words(after, reference)}.{_against_balanced(alone, after, reference)}"
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: RetrofitOptions | None = None,
+    progress: Progress = SILENT,
+) -> RetrofitReport:
+    """Heal a model so that static INT8 works on it, into a folder; interrupted, the same call resumes.
+
+    A model without outliers is left alone, and nothing is written.
+    """
+    call = Call(os.fspath(model), Path(out), options or RetrofitOptions(), progress)
+    if (report := _finished(call)) is not None:
+        progress.say(f"{out} is finished; nothing to do")
+        return report
+    _check_place(call)
+    original = _open(call)
+    known = KnownModel.of(call.name, original)
+    draft = retrofit_recipe(known, call.options)
+    data = _read(draft, original, call)
+    measured = measuring_data(draft, data, original, call.options.evaluation_sources(), call.options.sequences)
+    reference = reference_run(
+        original, measured.evaluation, known.task, progress=progress, what="evaluating the original"
     )
-    figures = _figures(name, model, task, reference, before, after, sentence, data, changed=True)
-    figures |= {
-        "attention": run["attention"],
+    by = Measuring(measured, reference, call.options.seeds, progress)
+    key = _key(call, by)
+    before = kept_before(call.out, key)
+    inspected = inspect_some(original, measured, call.name, progress) if before is None else before.inspect
+    if inspected.verdict.severity == "quiet" and not call.options.force:
+        unchanged = Side(inspect=inspected, fp32=reference.evaluation.metrics)
+        return _report(call, original, by, unchanged, inspected.verdict.sentence)
+
+    teacher = _balanced_teacher(original, replace(known, inspected=inspected), data, call)
+    recipe = teacher.recipe
+    check_run(call.out, recipe, "choose another OUT, or give the options it was begun with")
+    student = _student(teacher)
+    if before is None:
+        before = measure_side(original, inspected, by, real=call.options.real)
+        with only_writer(call.out):
+            start(call.out, recipe)
+            keep_before(call.out, key, before)
+    progress.say(f"before: {side_in_words(before, reference.evaluation.primary)}")
+
+    run = run_training(recipe, call.out, progress, Prepared(data, teacher.model, student))
+    # A run that had ended before this call is only on the disk.
+    healed = open_model(str(out)) if run.model is None else run.model
+    inspected = inspect_some(healed, measured, str(out), progress)
+    after = measure_side(healed, inspected, by, real=call.options.real, folder=call.out / INT8)
+    alone = simulate_both(teacher.model, by) if teacher.balanced else None
+    sentence = _sentence(before, after, alone, reference.evaluation.yardstick)
+    changed = _changed(call, recipe, run.report) | {
+        "after": after,
+        "rows": comparison(before, after),
         "balanced_alone": alone,
-        "steps": run["steps"],
-        "minutes": run["seconds"] / 60,
-        "asked": asked,
-        "best": run["best"],
-        "seed": recipe.seed,
-        "recipe": recipe.to_dict(),
-        "log": run["log"],
-        "parameters_added": healed.num_parameters() - model.num_parameters(),
+        "parameters_added": healed.num_parameters() - original.num_parameters(),
     }
-    written: dict[str, Any] = finite(figures)
-    write_json(out / FIGURES, written)
-    return written
+    report = _report(call, original, by, before, sentence).model_copy(update=changed)
+    report.save(call.out / REPORT)
+    return report
 
 
-def _balanced_alone(
-    model: PreTrainedModel, recipe: Recipe, data: CalibrationData, reference: Reference, tell: Tell
-) -> dict[str, Any] | None:
-    """Simulated INT8 of the model in other units and not trained, so that a person sees what training adds."""
-    balanced: Any = copy.deepcopy(model)
-    if not recipe.model.balance or not balance_(balanced, data.calibration(0), alpha=recipe.model.balance):
+def _finished(call: Call) -> RetrofitReport | None:
+    """The report of a retrofit that has ended in this folder, if it is the one that is asked for."""
+    if not (call.out / REPORT).is_file():
         return None
-    found = {}
-    for name, per_channel in WEIGHTS.items():
-        quantized = copy.deepcopy(balanced)
-        quantize_(quantized, QuantSpec(per_channel=per_channel), data.evaluation[0])
-        found[name] = spreads([run.metrics for run in measure_seeds(quantized, data, reference, 1)]).model_dump()
-    return found
-
-
-def _against_balanced(alone: dict[str, Any] | None, after: dict[str, Any], reference: Reference) -> str:
-    """What balancing alone gives, and a word where a run was too short to make up for what training itself takes."""
-    primary, better = reference.evaluation.primary, reference.evaluation.better
-    if alone is None:
-        return ""
-    untrained, trained = (side["per_channel"][primary]["mean"] for side in (alone, after["simulated"]))
-    if untrained is None:
-        return ""
-    ahead = trained is None or (untrained != trained and (untrained > trained) == (better == "higher"))
-    if not ahead:
-        return f" Balanced and not trained, simulated INT8 has {primary} {untrained:.4f}."
-    return (
-        f" Balanced and not trained, simulated INT8 has {primary} {untrained:.4f}, which is better than what these steps made "
-        "of it: give more steps, or export the original with --balance."
-    )
-
-
-def _rotates(model: PreTrainedModel, task: str, options: RetrofitOptions) -> bool:
-    """Where nothing is said, a causal model with RMSNorm everywhere is taken to another basis, which costs nothing."""
-    if options.rotate is None:
-        norms = [module for module in model.modules() if "Norm" in type(module).__name__]
-        return task == "causal" and bool(norms) and all("RMS" in type(module).__name__ for module in norms)
-    return options.rotate
-
-
-def _balance_that_works(
-    name: str, model: PreTrainedModel, data: CalibrationData, inspected: dict[str, Any], options: RetrofitOptions,
-    say: Callable[[str], None],
-) -> RetrofitOptions:  # fmt: skip
-    """Where nothing is said, a post-norm model is balanced if all of it can be; what is asked for is done or refused."""
-    if options.balance == 0 or gained_norms(model):
-        return options
-    if options.balance is None and not inspected.get("model", {}).get("post_norm"):
-        return options
     try:
-        found = balance_(copy.deepcopy(model), data.calibration(0)[:1], alpha=options.balance or ALPHA)
+        report = RetrofitReport.read(call.out / REPORT)
     except QuietformerError:
-        if options.balance is not None:
-            raise
-        found = 0
-    if options.balance is not None and not found:
-        raise QuietformerError(f"{name} has no residual sums between LayerNorms to balance; leave out --balance")
-    if options.balance is None and found < 2 * len(find_blocks(model)) - 1:  # the first block may read no norm
-        return replace(options, balance=0.0)
-    say(f"{found} residual sums are written in other units first, which changes nothing of what {name} gives")
-    return options
-
-
-def _try_out(model: PreTrainedModel, recipe: Recipe, data: CalibrationData) -> None:
-    """What the recipe asks of the model, on a copy, before anything takes its time."""
-    student = student_of(model, recipe, lambda: data.calibration(0)[:1])
-    for spec in recipe.regularizers:
-        spec.build(student).detach_()
-
-
-def make_recipe(
-    name: str, model: PreTrainedModel, task: str, inspected: dict[str, Any], options: RetrofitOptions
-) -> Recipe:
-    width = int(getattr(model.config, "hidden_size", 0) or model.config.get_text_config().hidden_size)
-    attention = attention_for_pretrained(options.attention, options.gate, changes_of(model).attention)
-    recipe = retrofit_recipe(
-        name, task, inspected, width=width, attention=attention, sources=options.sources, steps=options.steps,
-        batch_size=options.batch_size, length=options.length, positions=positions_of(model),
-        learning_rate=options.learning_rate, gate_factor=options.gate_factor, penalty=options.penalty,
-        threshold=options.threshold, site=options.site, ranges=options.ranges, rounding=options.rounding,
-        rotate=_rotates(model, task, options), damp=options.damp, balance=options.balance, seed=options.seed,
-        measured=0 if options.evaluation else options.sequences,
-    )  # fmt: skip
-    return changed(recipe, options.changes)
-
-
-def _kept_before(out: Path, key: Any) -> dict[str, Any] | None:
-    """The original's figures, if they were measured for this run before it was interrupted."""
-    try:
-        kept = json.loads((out / BEFORE).read_text(encoding="utf-8"))
-        side: dict[str, Any] | None = kept["side"] if kept["key"] == json.loads(json.dumps(key)) else None
-    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return side
-
-
-def _finished(out: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """The figures of a retrofit that has ended in this folder, if it is the one that is asked for."""
-    try:
-        figures = json.loads((out / FIGURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    there = report.asked
+    if not there:
         return None
-    if not isinstance(figures, dict) or not isinstance(figures.get("asked"), dict):
-        return None
-    if other := [name for name, value in asked.items() if figures["asked"].get(name) != value]:
+    if other := [name for name, value in call.asked.items() if name in there and there[name] != value]:
         raise QuietformerError(
-            f"{out} holds a finished retrofit with another {other[0]} ({figures['asked'].get(other[0])!r} there, "
-            f"{asked[other[0]]!r} here); choose another OUT"
+            f"{call.out} holds a finished retrofit with another {other[0]} ({there[other[0]]!r} there, "
+            f"{call.asked[other[0]]!r} here); choose another OUT"
         )
-    return figures
+    return report
 
 
-def check_place_for(out: Path) -> None:
-    """Whether OUT is new, empty, or a retrofit to go on with."""
+def _check_place(call: Call) -> None:
+    """Whether OUT is new, empty, or a retrofit to resume."""
+    out = call.out
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; OUT is a folder")
+    if out.is_dir() and os.path.isdir(call.name) and out.samefile(call.name):
+        raise QuietformerError(f"{out} is MODEL itself; choose another folder")
     if out.is_dir() and not (out / RECIPE).is_file() and any(not e.name.startswith(".") for e in out.iterdir()):
         raise QuietformerError(f"{out} holds other things than a retrofit; choose another OUT")
 
 
-def _figures(
-    name: str, model: PreTrainedModel, task: str, reference: Reference, before: dict[str, Any],
-    after: dict[str, Any] | None, sentence: str, data: CalibrationData, *, changed: bool,
-) -> dict[str, Any]:  # fmt: skip
-    evaluation = reference.evaluation
+def _open(call: Call) -> PreTrainedModel:
+    options = call.options
+    attention_for_pretrained(options.attention, options.gate)  # a mistake in it is told before the model is loaded
+    model = open_model(call.name)
+    check_finite(model)
+    if changes_of(model).quantized is not None:
+        raise QuietformerError(f"{call.name} is quantized already; retrofit the model it was made from")
+    visual = model.main_input_name == "pixel_values"
+    if options.takes_images not in (None, visual):
+        wanted = "images; give --images DIR" if visual else "text; give --texts FILE"
+        raise QuietformerError(f"{type(model).__name__} takes {wanted}")
+    return model
+
+
+def _read(draft: Recipe, model: PreTrainedModel, call: Call) -> TrainingData:
+    """The data of training and measuring, read once."""
+    trained, visual = draft.data.train, takes_images(draft)
+    if not visual:
+        check_length(model, draft.data.length)
+        if {source.path for source in trained} & {source.path for source in call.options.evaluation_sources()}:
+            call.progress.say(
+                "--eval-texts names text that is also trained on: metrics on it say little about other text"
+            )
+    call.progress.say(f"reading {', '.join(source.name for source in trained)}")
+    return training_data(draft, call.out, image_shape=image_size(model) if visual else (0, 0))
+
+
+def _key(call: Call, by: Measuring) -> list[JsonValue]:
+    """What the metrics of the original must have been measured with to be kept: its answers tell model and data."""
+    answers = hashlib.sha256(by.reference.kept.contiguous().numpy().tobytes()).hexdigest()
+    options = call.options
+    return [call.asked["model"], options.sequences, options.seeds, options.real, answers, by.data.info.model_dump()]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The original as the student starts from it, the recipe that this leads to, and the batches to transform by."""
+
+    model: PreTrainedModel
+    recipe: Recipe
+    batches: list[Batch]
+    balanced: int  # residual adds
+
+
+def _balanced_teacher(original: PreTrainedModel, known: KnownModel, data: TrainingData, call: Call) -> Teacher:
+    """A copy, balanced where the recipe says so; what is asked for is done or refused, what is a default may be left out."""
+    options = call.options
+    recipe = with_absolute_paths(retrofit_recipe(known, options))
+    model = copy.deepcopy(original)
+    batches = calibration_batches(recipe, data, model)
+    if not recipe.model.balance:
+        return Teacher(model, recipe, batches, 0)
+    by_default = options.balance is None and known.post_norm and not gained_norms(original)
+    try:
+        found = balance_(model, batches, alpha=recipe.model.balance)
+    except QuietformerError:
+        if not by_default:
+            raise
+        found = 0
+    if options.balance and not found and not gained_norms(original):
+        raise QuietformerError(f"{call.name} has no residual adds between LayerNorms to balance; leave out --balance")
+    if by_default and found < 2 * len(find_blocks(model)) - 1:  # the first block may read no norm
+        unbalanced = options.model_copy(update={"balance": 0.0})
+        return Teacher(copy.deepcopy(original), with_absolute_paths(retrofit_recipe(known, unbalanced)), batches, 0)
+    if found:
+        call.progress.say(
+            f"channels of {found} residual adds are balanced first; the outputs of {call.name} stay the same"
+        )
+    return Teacher(model, recipe, batches, found)
+
+
+def _student(teacher: Teacher) -> PreTrainedModel:
+    student = student_of(teacher.model, teacher.recipe, teacher.batches)
+    for spec in teacher.recipe.regularizers:
+        spec.build(student).detach_()  # a tensor that the model does not have is told before anything takes its time
+    return student
+
+
+def _sentence(before: Side, after: Side, alone: ByGranularity[Spreads] | None, yardstick: Yardstick) -> str:
+    parts = [
+        verdict_on(before, after, yardstick),
+        f"Before, {side_in_words(before, yardstick.primary)}.",
+        f"After, {side_in_words(after, yardstick.primary)}.",
+        beside_balancing(alone, after, yardstick),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _report(call: Call, model: PreTrainedModel, by: Measuring, before: Side, sentence: str) -> RetrofitReport:
+    """What is known of a model whether it is changed or not."""
     attention = changes_of(model).attention
+    return RetrofitReport(
+        **dict(by.reference.evaluation.yardstick),
+        changed=False,
+        sentence=sentence,
+        model=ModelInfo(
+            name=printable(call.name),
+            class_name=type(model).__name__,
+            parameters=model.num_parameters(),
+            attention=attention.label if attention else "softmax",
+        ),
+        before=before,
+        data=by.data.info,
+        command=call.command,
+    )
+
+
+def _changed(call: Call, recipe: Recipe, run: TrainReport) -> dict[str, object]:
+    """What a report has of the training."""
     return {
-        "version": 1,
-        "kind": "retrofit",
-        "changed": changed,
-        "sentence": sentence,
-        "model": {
-            "name": printable(name),
-            "class": type(model).__name__,
-            "parameters": model.num_parameters(),
-            "attention": attention.label if attention else "softmax",
-        },
-        "task": task,
-        "primary": evaluation.primary,
-        "better": evaluation.better,
-        "scale": SCALES[evaluation.better],
-        "rows": [] if after is None else comparison(before, after),
-        "before": before,
-        "after": after,
-        "data": data.info.model_dump(),
-        "command": shlex.join(["quietformer", *sys.argv[1:]]),
-        "versions": versions(),
+        "changed": True,
+        "asked": call.asked,
+        "attention": run.attention,
+        "steps": run.steps,
+        "minutes": run.seconds / 60,
+        "seed": recipe.seed,
+        "best": run.best,
+        "recipe": recipe.to_dict(),
+        "log": run.log,
     }

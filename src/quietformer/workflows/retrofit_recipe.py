@@ -6,23 +6,30 @@ Where the numbers come from is in docs/retrofit.md.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
+from transformers import PreTrainedModel
+
+from quietformer.architectures.task import task_of
 from quietformer.config.attention import AttentionSpec, gates, normalizers
+from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe import (
     DataRecipe,
     ModelRecipe,
     OptimizerRecipe,
+    QatRecipe,
     Recipe,
-    RoundingRecipe,
     ScheduleRecipe,
-    Source,
     TeacherRecipe,
     TrainingRecipe,
 )
-from quietformer.config.regularizers import RegularizerSpec
+from quietformer.config.recipe_files import changed
+from quietformer.config.recorded_changes import changes_of
+from quietformer.config.tasks import MeasuredTask
+from quietformer.data.model_inputs import positions_of
+from quietformer.results.inspect import InspectReport
 from quietformer.training.regularizers import ActivationPenalty, RangePenalty
 from quietformer.transforms.balance import ALPHA
 
@@ -35,7 +42,7 @@ outliers are no longer so far out that a strong penalty would drown everything e
 
 NORM_FACTOR = 5.0
 """Where ranges around norms are held the norms learn faster: their gains are what makes those tensors wide, and at the others'
-rate they would move too little."""
+learning rate they would move too little."""
 
 EVALUATIONS = 8
 
@@ -45,11 +52,13 @@ DAMPED = 0.05
 WATCHED = 128
 """Examples that choose the best checkpoint; nothing is reported of them."""
 
-BATCHES = {"passages": 16, "sequences": 4, "images": 16}
+Unit = Literal["passages", "sequences", "images"]
 
-LENGTHS = {"passages": 64, "sequences": 128, "images": 128}
+BATCHES: dict[Unit, int] = {"passages": 16, "sequences": 4, "images": 16}
 
-UNITS = {
+LENGTHS: dict[Unit, int] = {"passages": 64, "sequences": 128, "images": 128}
+
+UNITS: dict[MeasuredTask, Unit] = {
     "embedding": "passages",
     "classes": "passages",
     "masked": "sequences",
@@ -58,75 +67,103 @@ UNITS = {
 }
 
 
-def retrofit_recipe(
-    model: str,
-    task: str,
-    inspected: dict[str, Any],
-    *,
-    width: int,
-    attention: AttentionSpec,
-    sources: Iterable[Source],
-    steps: int,
-    batch_size: int | None,
-    length: int | None,
-    positions: int | None,
-    learning_rate: float,
-    gate_factor: float,
-    penalty: float | None,
-    threshold: float | None,
-    site: str,
-    ranges: float | None,
-    rounding: float,
-    rotate: bool,
-    damp: float | None,
-    balance: float | None,
-    seed: int,
-    measured: int,
-) -> Recipe:
-    """What `quietformer retrofit` trains; None asks for what suits the model, `measured` examples stay for the figures."""
-    unit = UNITS[task]
-    batch_size = batch_size or BATCHES[unit]
-    length = length or min(LENGTHS[unit], positions or LENGTHS[unit])
-    post_norm = bool(inspected.get("model", {}).get("post_norm"))
-    balanced = (ALPHA if post_norm else 0.0) if balance is None else balance
-    # In the other basis nothing is left for a penalty but to push against the teacher: docs/retrofit.md has the figures.
-    usual = 0.0 if rotate else width * (BALANCED_STRENGTH if balanced else STRENGTH_PER_FEATURE)
-    strength = usual if penalty is None else penalty
-    terms: list[RegularizerSpec] = []
+@dataclass(frozen=True)
+class KnownModel:
+    """What a recipe depends on of the model; the inspection comes later than the first draft."""
+
+    name: str
+    task: MeasuredTask
+    visual: bool
+    width: int
+    positions: int | None
+    attention: AttentionSpec | None
+    only_rms_norms: bool
+    inspected: InspectReport | None = None
+
+    @classmethod
+    def of(cls, name: str, model: PreTrainedModel) -> KnownModel:
+        norms = [type(module).__name__ for module in model.modules() if "Norm" in type(module).__name__]
+        return cls(
+            name=name,
+            task=task_of(model),
+            visual=model.main_input_name == "pixel_values",
+            width=int(getattr(model.config, "hidden_size", 0) or model.config.get_text_config().hidden_size),
+            positions=positions_of(model),
+            attention=changes_of(model).attention,
+            only_rms_norms=bool(norms) and all("RMS" in norm for norm in norms),
+        )
+
+    @property
+    def post_norm(self) -> bool:
+        return self.inspected is not None and bool(self.inspected.model.post_norm)
+
+
+def retrofit_recipe(known: KnownModel, options: RetrofitOptions) -> Recipe:
+    """What `retrofit` trains: an option that is unset takes what suits the model; changes by `--set` come last."""
+    unit = UNITS[known.task]
+    length = options.length or min(LENGTHS[unit], known.positions or LENGTHS[unit])
+    rotated, balance = _rotates(known, options), _balance(known, options)
+    penalties = _penalties(known, options)
+    hold_ranges = any(isinstance(term, RangePenalty) for term in penalties)
+    steps, every = options.steps, max(1, options.steps // EVALUATIONS)
+    recipe = Recipe(
+        name="retrofit",
+        task="distill",
+        seed=options.seed,
+        model=ModelRecipe(
+            pretrained=known.name, rotate=rotated, damp=options.damp or (DAMPED if rotated else 1.0), balance=balance
+        ),
+        attention=attention_for_pretrained(options.attention, options.gate, known.attention),
+        data=DataRecipe(
+            train=options.training_sources(known.visual), unit=unit, length=length, validation_limit=WATCHED,
+            hold_out=WATCHED + (0 if options.evaluation_sources() else options.sequences),
+        ),
+        optimizer=OptimizerRecipe(
+            learning_rate=options.learning_rate, gate_factor=options.gate_factor, weight_decay=0.0,
+            freeze_embeddings=True, norm_factor=NORM_FACTOR if hold_ranges and not balance else 1.0,
+        ),
+        schedule=ScheduleRecipe(
+            shape="cosine", warmup_steps=min(50, steps // 8), final=options.learning_rate / 50
+        ),
+        training=TrainingRecipe(
+            steps=steps, batch_size=options.batch_size or BATCHES[unit], evaluate_every=every, save_every=every,
+            log_every=max(1, steps // 40), patience=EVALUATIONS // 2, outliers_every=max(1, steps // 40),
+        ),
+        regularizers=penalties,
+        teacher=TeacherRecipe(hidden=0.0) if rotated else TeacherRecipe(),
+        qat=QatRecipe(share=options.qat, spec=QuantSpec(per_channel=True)),
+    )  # fmt: skip
+    return changed(recipe, options.set)
+
+
+def _rotates(known: KnownModel, options: RetrofitOptions) -> bool:
+    """By default a causal model with RMSNorm everywhere is rotated, which is lossless."""
+    return known.task == "causal" and known.only_rms_norms if options.rotate is None else options.rotate
+
+
+def _balance(known: KnownModel, options: RetrofitOptions) -> float:
+    """By default a post-norm model is balanced."""
+    return (ALPHA if known.post_norm else 0.0) if options.balance is None else options.balance
+
+
+def _penalties(known: KnownModel, options: RetrofitOptions) -> tuple[ActivationPenalty | RangePenalty, ...]:
+    """On outliers, and on wide ranges around the norms of a post-norm model that is not balanced."""
+    balanced = bool(_balance(known, options))
+    # In a rotated basis a penalty would only push against the teacher: docs/retrofit.md has the numbers.
+    usual = 0.0 if _rotates(known, options) else known.width * (BALANCED_STRENGTH if balanced else STRENGTH_PER_FEATURE)
+    strength = usual if options.penalty is None else options.penalty
+    terms: list[ActivationPenalty | RangePenalty] = []
     if strength:
         tail = BALANCED_TAIL if balanced else LONG_TAIL
-        bound = long_tail(inspected, site, tail) if threshold is None else threshold
-        terms.append(ActivationPenalty(strength=strength, threshold=bound, site=site))
-    there = {row["site"] for row in inspected["sites"]}
+        bound = long_tail(known.inspected, options.site, tail) if options.threshold is None else options.threshold
+        terms.append(ActivationPenalty(strength=strength, threshold=bound, site=options.site))
+    there = set() if known.inspected is None else {row.site for row in known.inspected.sites}
     sites = tuple(name for name in RangePenalty().sites if not there or name.partition(".")[0] in there)
-    held = RangePenalty().strength if strength and post_norm and not balanced else 0.0
-    ranged = (held if ranges is None else ranges) if sites else 0.0
+    held = RangePenalty().strength if strength and known.post_norm and not balanced else 0.0
+    ranged = (held if options.ranges is None else options.ranges) if sites else 0.0
     if ranged:
         terms.append(RangePenalty(strength=ranged, sites=sites))
-    every = max(1, steps // EVALUATIONS)
-    return Recipe(
-        name="retrofit",
-        task="imitate",
-        seed=seed,
-        model=ModelRecipe(
-            pretrained=model, rotate=rotate, damp=damp or (DAMPED if rotate else 1.0),
-            balance=balanced,
-        ),
-        attention=attention,
-        data=DataRecipe(train=tuple(sources), unit=unit, length=length, hold_out=WATCHED + measured, validation_limit=WATCHED),  # type: ignore[arg-type]
-        optimizer=OptimizerRecipe(
-            learning_rate=learning_rate, gate_factor=gate_factor, weight_decay=0.0, freeze_embeddings=True,
-            norm_factor=NORM_FACTOR if ranged and not balanced else 1.0,
-        ),
-        schedule=ScheduleRecipe(shape="cosine", warmup_steps=min(50, steps // 8), final=learning_rate / 50),
-        training=TrainingRecipe(
-            steps=steps, batch_size=batch_size, evaluate_every=every, save_every=every, log_every=max(1, steps // 40),
-            patience=EVALUATIONS // 2, outliers_every=max(1, steps // 40),
-        ),
-        regularizers=tuple(terms),
-        teacher=TeacherRecipe(hidden=0.0) if rotate else TeacherRecipe(),
-        rounding=RoundingRecipe(share=rounding, spec=QuantSpec(per_channel=True)),
-    )  # fmt: skip
+    return tuple(terms)
 
 
 def attention_for_pretrained(normalizer: str = "", gate: str = "", there: AttentionSpec | None = None) -> AttentionSpec:
@@ -147,9 +184,8 @@ def attention_for_pretrained(normalizer: str = "", gate: str = "", there: Attent
     return spec.model_copy(update={"gate": opened})
 
 
-def long_tail(inspected: dict[str, Any], site: str, times: float) -> float:
+def long_tail(inspected: InspectReport | None, site: str, times: float) -> float:
     """Where the tail begins: a multiple of what 99 % stay within, in the layer in the middle."""
-    within = [
-        max(-row["percentiles"]["1"], row["percentiles"]["99"]) for row in inspected["sites"] if row["site"] == site
-    ]
+    rows = [] if inspected is None else [row for row in inspected.sites if row.site == site]
+    within = [max(-row.percentiles["1"], row.percentiles["99"]) for row in rows]
     return float(f"{times * statistics.median(within):.3g}") if within else times

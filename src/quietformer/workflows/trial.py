@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -20,14 +19,12 @@ from quietformer.errors import QuietformerError
 from quietformer.models.open import open_model
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import quantize_
-from quietformer.report.page import write_page
-from quietformer.results.data import DataInfo
-from quietformer.results.inspect import Headline
-from quietformer.results.quality import Metrics, Spreads, better_of
+from quietformer.results.base import Number
+from quietformer.results.quality import Spreads, spreads
+from quietformer.results.train import LogLine, TrainReport
 from quietformer.results.trial import Baselines, CurvePoint, RealInt8, TrialKey, TrialReport, TrialResult
-from quietformer.results.upgrades import TASKS
 from quietformer.training.run import train
-from quietformer.workflows.quality import look, real_integers
+from quietformer.workflows.measure_side import Measuring, export_and_measure, inspect_some
 
 TRIAL, PAGE, INT8 = "trial.json", "inspect.html", "int8"
 """In the folder of a run: its report, the page of its activations, and the folder with real INT8."""
@@ -54,21 +51,22 @@ def run_trial(options: TrialOptions, progress: Progress = SILENT) -> TrialReport
     if (known := finished_trial(options.folder / TRIAL, options.key)) is not None and known.result is not None:
         return known
     recipe, measures, folder = options.trial.recipe, options.measures, options.folder
-    trained = train(recipe, folder, say=progress.say)
+    trained = train(recipe, folder, progress)
     model = open_model(str(folder))
     data = validation_data(recipe, folder, model, measures.sequences)
-    reference = _fp32(model, data, progress)
+    reference = reference_run(model, data.evaluation, task_of(model), progress=progress)
+    by = Measuring(data, reference, measures.calibrations, progress)
     if measures.pages:
-        write_page(look(model, data, options.trial.name, progress.step), folder / PAGE)
+        inspect_some(model, data, options.trial.name, progress).to_html(folder / PAGE)
     quantized: dict[str, Spreads] = {}
     real: RealInt8 | None = None
     for bits in measures.bits:
         other = copy.deepcopy(model)
         quantize_(other, quantization(bits), data.evaluation[0])
-        found = measure_seeds(other, data, reference, measures.calibrations, progress.step)
-        quantized[bits] = Spreads.model_validate(found["quantized"])
+        runs = measure_seeds(other, data, reference, measures.calibrations, progress)
+        quantized[bits] = spreads([run.metrics for run in runs])
         if measures.real and bits == EXPORTED:
-            real = _real_int8(other, data, reference, folder, progress)
+            real = _real_int8(other, by, folder / INT8)
     result = _result(trained, reference, data).model_copy(update={"quantized": quantized, "real": real})
     report = TrialReport.made(options.trial, measures, result=result)
     report.save(folder / TRIAL)
@@ -84,50 +82,42 @@ def finished_trial(path: Path, key: TrialKey) -> TrialReport | None:
     return report if report.key == key else None
 
 
-def _fp32(model: PreTrainedModel, data: CalibrationData, progress: Progress) -> Reference:
-    total = len(data.evaluation)
-    return reference_run(
-        model, data.evaluation, task_of(model), progress=lambda done: progress.step("evaluating fp32", done, total)
-    )
-
-
-def _real_int8(
-    model: PreTrainedModel, data: CalibrationData, reference: Reference, folder: Path, progress: Progress
-) -> RealInt8:
+def _real_int8(model: PreTrainedModel, by: Measuring, folder: Path) -> RealInt8:
     try:
-        metrics, about = real_integers(model, data, reference, folder / INT8, timed=True, tell=progress.step)
+        found = export_and_measure(model, by, folder, timed=True)
     except QuietformerError as error:  # a graph that cannot be exported has still been simulated
         return RealInt8(error=str(error))
-    return RealInt8.model_validate({"metrics": metrics, **about})
+    return RealInt8(metrics=found.metrics, **dict(found.facts))
 
 
-def _result(trained: Mapping[str, Any], reference: Reference, data: CalibrationData) -> TrialResult:
-    """What training and fp32 gave, typed."""
-    evaluation, outliers = reference.evaluation, trained["outliers"]
-    return TrialResult.model_validate(
-        {
-            "attention": trained["attention"],
-            "parameters": trained["parameters"],
-            "steps": trained["steps"],
-            "seconds": trained["seconds"],
-            "task": TASKS.get(evaluation.task, evaluation.task),
-            "primary": evaluation.primary,
-            "better": better_of(evaluation.primary),
-            "fp32": Metrics.model_validate(evaluation.to_dict()["figures"]),
-            "quantized": {},
-            "outliers": Headline.model_validate(outliers) if "infinity_site" in outliers else None,
-            "baselines": {name: trained[name] for name in Baselines.model_fields if name in trained},
-            "curve": curve(trained["log"]),
-            "paper": trained["paper"],
-            "data": DataInfo.model_validate(data.described),
-        }
+def _result(trained: TrainReport, reference: Reference, data: CalibrationData) -> TrialResult:
+    """What training and fp32 gave."""
+    evaluation = reference.evaluation
+    beaten = {name: getattr(trained, name) for name in Baselines.model_fields}
+    return TrialResult(
+        attention=trained.attention,
+        parameters=trained.parameters,
+        steps=trained.steps,
+        seconds=trained.seconds,
+        task=evaluation.task,
+        primary=evaluation.primary,
+        better=evaluation.better,
+        fp32=evaluation.metrics,
+        quantized={},
+        outliers=trained.outliers,
+        baselines=Baselines[Number](**{name: value for name, value in beaten.items() if value is not None}),
+        curve=curve(trained.log),
+        paper=trained.paper,
+        data=data.info,
     )
 
 
-def curve(log: Iterable[Mapping[str, Any]]) -> list[CurvePoint]:
+def curve(log: Iterable[LogLine]) -> list[CurvePoint]:
     """Loss and outliers over the steps, thinned out to `MOST_POINTS`; the last point is always kept."""
     points = [
-        CurvePoint(**{name.removeprefix("outliers/"): value for name, value in row.items() if _is_drawn(name)})
+        CurvePoint.model_validate(
+            {name.removeprefix("outliers/"): value for name, value in row.items() if _is_drawn(name)}
+        )
         for row in log
         if "loss" in row
     ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict
 from pydantic.fields import FieldInfo
 
 from quietformer.config.spec import Spec
@@ -32,6 +35,13 @@ class Options(Spec):
         return found
 
 
+def _as_overrides(value: Any) -> Any:
+    """`KEY=VALUE` as it is typed; from Python also values by field."""
+    if isinstance(value, Mapping):
+        return tuple(f"{field}={one if isinstance(one, str) else json.dumps(one)}" for field, one in value.items())
+    return value
+
+
 @dataclass(frozen=True)
 class Flag:
     """How the command line writes an option, where its field does not say: `Annotated[Path, Flag("FILE")]`."""
@@ -44,3 +54,7 @@ def flag_of(name: str, field: FieldInfo) -> str:
     """`--batch-size` for `batch_size`, or what the field's `Flag` says."""
     named = next((item.name for item in field.metadata if isinstance(item, Flag) and item.name), "")
     return named or f"--{name.replace('_', '-')}"
+
+
+Overrides = Annotated[tuple[str, ...], BeforeValidator(_as_overrides), Flag("KEY=VALUE")]
+"""Changes to fields of a recipe: `training.steps=100`, several of them, or a mapping."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from quietformer.config.options.base import Flag, Options
+from quietformer.config.options.base import Flag, Options, Overrides
 from quietformer.errors import SpecError
 
 
@@ -22,13 +21,6 @@ def _names(value: Any) -> Any:
     if not all(parts):
         raise SpecError(f"cannot read {','.join(map(str, given))!r}; write names with commas between them, e.g. a,b")
     return tuple(parts)
-
-
-def _changes(value: Any) -> Any:
-    """`KEY=VALUE` as it is typed; from Python also values by field."""
-    if isinstance(value, Mapping):
-        return tuple(f"{field}={one if isinstance(one, str) else json.dumps(one)}" for field, one in value.items())
-    return value
 
 
 class StudyOptions(Options):
@@ -60,9 +52,7 @@ class CompareOptions(StudyOptions):
     seeds: Annotated[int, Flag("COUNT")] = Field(
         default=2, ge=1, description="Training runs of each variant, each with its own random seed."
     )
-    set: Annotated[tuple[str, ...], BeforeValidator(_changes), Flag("KEY=VALUE")] = Field(
-        default=(), description="Change a field of the recipe for all variants; repeatable."
-    )
+    set: Overrides = Field(default=(), description="Change a field of the recipe for all variants; repeatable.")
     bits: Annotated[tuple[str, ...], BeforeValidator(_names), Flag("WxAy,...")] = Field(
         default=("w8a8",), description="Bit widths to quantize the trained models to."
     )

@@ -7,9 +7,9 @@ const MEANINGS = {
   cosine: "between its embeddings and those of the original model; 1 is the same", neighbour_agreement: "share of texts or images whose nearest other one is the same as in the original model",
   top1: "share of labels predicted",
 };
-// What is measured of a side, and where it stands in the figures; undefined is not measured, null gave no number.
+// What is measured of a side, and where it stands in the report; undefined is not measured, null gave no number.
 const WAYS = [
-  ["floating point", (s, m) => s.float?.[m]],
+  ["fp32", (s, m) => s.fp32?.[m]],
   ["simulated W8A8, per-tensor weights", (s, m) => s.simulated?.per_tensor?.[m]?.mean, (s, m) => s.simulated.per_tensor[m].std],
   ["simulated W8A8, per-channel weights", (s, m) => s.simulated?.per_channel?.[m]?.mean, (s, m) => s.simulated.per_channel[m].std],
   ["real INT8, per-tensor weights", (s, m) => s.real?.per_tensor?.[m]],
@@ -45,10 +45,10 @@ function showVerdict() {
   document.documentElement.classList.toggle("alone", !data.after);
   document.title = `${m.name}: ${data.after ? "before and after" : "left as it is"}`;
   byId("title").textContent = m.name;
-  byId("subtitle").textContent = `${m.class}, ${number(m.parameters / 1e6)}M parameters, attention: ${m.attention}; ${data.after ? "retrofitted for INT8" : "looked at for a retrofit"}`;
+  byId("subtitle").textContent = `${m.class_name}, ${number(m.parameters / 1e6)}M parameters, attention: ${m.attention}; ${data.after ? "retrofitted for INT8" : "looked at for a retrofit"}`;
   box.classList.add(improved() ? "quiet-model" : "worrying");
   const parts = [withCode("strong", data.sentence)];
-  if (!data.after) parts.push(el("p", "The model was left alone. All figures on this page are of the model as it is."));
+  if (!data.after) parts.push(el("p", "The model was left alone. All numbers on this page are of the model as it is."));
   if (rows.length) {
     const scroll = el("div", null, "scroll");
     scroll.append(table(["", ...(data.after ? ["before", "after", "change"] : ["as it is"])], rows.map(r => {
@@ -129,7 +129,7 @@ function barLength(value, values, measure) {
 }
 function showQuality() {
   const select = byId("measure"), found = (m, way) => SIDES.map(s => way[1](data[s], m));
-  const measures = [...new Set(SIDES.flatMap(s => [data[s].float, data[s].simulated?.per_tensor, data[s].simulated?.per_channel, data[s].real?.per_tensor, data[s].real?.per_channel]).flatMap(f => Object.keys(f || {})))];
+  const measures = [...new Set(SIDES.flatMap(s => [data[s].fp32, data[s].simulated?.per_tensor, data[s].simulated?.per_channel, data[s].real?.per_tensor, data[s].real?.per_channel]).flatMap(f => Object.keys(f || {})))];
   if (!measures.length) { byId("quality").hidden = true; return; }
   measures.sort((a, b) => (b === data.primary) - (a === data.primary));
   fill(select, measures.map(m => [m, name(m)]));
@@ -151,7 +151,7 @@ function showQuality() {
       t.append(body);
     });
     byId("bars").replaceChildren(t);
-    byId("bar-scale").textContent = `${m === "perplexity" ? "Bars are logarithmic and begin at 1, which is perfect: shorter is better. " : ""}Simulated: computed in floating point, with every weight and activation rounded as INT8 rounds it. Real: the exported file, computed in integers by onnxruntime. Per-tensor weights share one scale; per-channel weights have one for each output.`;
+    byId("bar-scale").textContent = `${m === "perplexity" ? "Bars are logarithmic and begin at 1, which is perfect: shorter is better. " : ""}Simulated: computed in fp32, with every weight and activation rounded as INT8 rounds it. Real: the exported file, computed in integers by onnxruntime. Per-tensor weights share one scale; per-channel weights have one for each output.`;
   };
   select.addEventListener("change", draw); draw();
   showSavings();
@@ -161,7 +161,7 @@ function showSavings() {
   if (!rows.length && !bytes) { byId("savings").hidden = true; return; }
   const time = x => known(x) ? x.toFixed(1) : "–";
   if (rows.length) byId("savings-table").replaceChildren(table(["batch", "length", "PyTorch ms", "ONNX ms", "INT8 ms", "INT8 against ONNX"], rows.map(r => [number(r.batch), number(r.length), time(r.torch_fp32_ms), time(r.onnx_fp32_ms), time(r.onnx_int8_ms), known(r.speedup) ? `${r.speedup.toFixed(2)} × as fast` : "–"])));
-  if (bytes) byId("size").textContent = `File: ${number(bytes.int8 / 1e6)} MB in INT8, ${number(bytes.fp32 / 1e6)} MB in floating point. Measured on the machine that made this page.`;
+  if (bytes) byId("size").textContent = `File: ${number(bytes.int8 / 1e6)} MB in INT8, ${number(bytes.fp32 / 1e6)} MB in fp32. Measured on the machine that made this page.`;
 }
 
 // ---- attention
@@ -268,18 +268,18 @@ function runChart(box, series, log, readout) {
 }
 function showRun() {
   const readout = byId("step-readout"), log = data.log || [], values = key => log.map(r => r[key]).filter(known), wide = list => Math.min(...list) > 0 && Math.max(...list) / Math.min(...list) > 10;
-  const losses = values("loss"), evaluated = [...values("eval_int8"), ...values("eval_float")];
+  const losses = values("loss"), evaluated = [...values("eval_int8"), ...values("eval_fp32")];
   if (!losses.length && !evaluated.length) { byId("run").hidden = true; return; }
-  byId("run-summary").textContent = `${number(data.steps)} steps${known(data.minutes) ? ` in ${number(data.minutes)} minutes` : ""}. The loss should fall and the quality of INT8 come close to that of floating point.`;
+  byId("run-summary").textContent = `${number(data.steps)} steps${known(data.minutes) ? ` in ${number(data.minutes)} minutes` : ""}. The loss should fall and the quality of INT8 come close to that of fp32.`;
   byId("evaluated-title").textContent = `${capital(name(data.primary))}, step by step: ${higher ? "higher" : "lower"} is better`;
   readout.textContent = "Point at a curve, or use the arrow keys on it, to read a step.";
   byId("loss-part").hidden = !runChart(byId("loss"), [{key: "loss", name: "loss", look: "plain"}], losses.length > 0 && wide(losses), readout);
-  const looks = [{key: "eval_int8", name: "INT8", look: "after"}, {key: "eval_float", name: "floating point", look: "dashed"}];
+  const looks = [{key: "eval_int8", name: "INT8", look: "after"}, {key: "eval_fp32", name: "fp32", look: "dashed"}];
   byId("evaluated-part").hidden = !runChart(byId("evaluated"), looks, evaluated.length > 0 && !higher && wide(evaluated), readout);
   const legend = el("p", null, "legend quiet");
   looks.filter(s => values(s.key).length).forEach(s => { const item = el("span"), mark = svg("svg", {viewBox: "0 0 14 14", "aria-hidden": "true"}); mark.append(svg("line", {x1: 0, x2: 14, y1: 7, y2: 7, class: `trace ${s.look}`})); item.append(mark, s.name); legend.append(item); });
   byId("evaluated-part").append(legend);
-  const columns = ["step", "loss", "learning_rate", "eval_int8", "eval_float"].filter(key => key === "step" || values(key).length);
+  const columns = ["step", "loss", "learning_rate", "eval_int8", "eval_fp32"].filter(key => key === "step" || values(key).length);
   byId("log-table").replaceChildren(table(columns.map(name), log.map(r => columns.map(key => exact(r[key])))));
 }
 
@@ -287,7 +287,7 @@ function showRun() {
 function showDone() {
   const before = inspected("before").model.attention, parts = [];
   const balance = data.recipe && data.recipe.model ? data.recipe.model.balance : 0;
-  const units = balance ? ` Residual sums were first written in other units (alpha ${balance}), which changes nothing the model gives; largest values and kurtosis are measured in those units, as they are quantized.` : "";
+  const units = balance ? ` Channels of the residual stream were balanced first (alpha ${balance}), which changes no output of the model; largest values and kurtosis are measured on the balanced scale, as they are quantized.` : "";
   byId("done-summary").textContent = data.after ? `Attention: ${before} before, ${data.attention || inspected("after").model.attention} after.${units}` : "Nothing was changed.";
   linesOf(byId("recipe"), data.recipe);
   byId("recipe-part").hidden = !byId("recipe").childElementCount;
