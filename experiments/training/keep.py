@@ -8,12 +8,13 @@ RUN is a folder that `quietformer train` wrote, by the code that is checked out.
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 from experiments.documents import markdown
 from experiments.provenance import keep, portable
+from quietformer.results.train import TrainReport
 
 KEPT = ("recipe", "attention", "seed", "steps", "data", "validation", "bigram_perplexity", "majority_accuracy", "outliers",
         "parameters", "steps_per_second", "processes", "versions", "log")  # fmt: skip
@@ -44,11 +45,11 @@ def row(run: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    runs = [json.loads((run / "figures.json").read_text(encoding="utf-8")) for run in parser.parse_args().runs]
-    kept = [{name: run[name] for name in KEPT if name in run} for run in runs]
+    reports = [TrainReport.read(run / "figures.json") for run in parser.parse_args().runs]
+    kept = [report.model_dump(mode="json", include=set(KEPT)) for report in reports]
     for run in kept:
         run["data"]["sources"] = [portable(source) for source in run["data"]["sources"]]
-    commands = [" ".join(map(portable, run["command"])) for run in runs]
+    commands = [" ".join(map(portable, shlex.split(report.command))) for report in reports]
     keep(str(Path(__file__).with_name("runs")), {"runs": commands, "figures": kept}, command=" && ".join(commands))
 
 
