@@ -12,7 +12,7 @@ import yaml
 
 from quietformer.config.recipe import Recipe, is_path
 from quietformer.config.recipe_upgrades import upgraded, upgraded_key
-from quietformer.config.spec import nearest
+from quietformer.config.spec import JsonObject, nearest
 from quietformer.errors import SpecError, in_one_line
 from quietformer.files import write_text
 
@@ -102,7 +102,7 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
     return with_fields(recipe, read_changes(changes))
 
 
-def read_changes(changes: Iterable[str]) -> dict[str, Any]:
+def read_changes(changes: Iterable[str]) -> JsonObject:
     """Fields and their values from `key=value`."""
     return dict(map(_split, changes))
 
@@ -157,7 +157,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return _merged(below, fields)
 
 
-def parse_yaml(path: Path) -> dict[str, Any]:
+def parse_yaml(path: Path) -> JsonObject:
     try:
         content = _from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:

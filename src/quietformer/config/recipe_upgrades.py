@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from pydantic import JsonValue
+
+from quietformer.config.spec import JsonObject
 from quietformer.errors import SpecError
 
 TASKS = {"imitate": "distill"}
@@ -12,7 +14,7 @@ SECTIONS = {"rounding": "qat"}
 """Names of release 1, and what they are called since."""
 
 
-def upgraded(fields: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded(fields: Mapping[str, JsonValue]) -> JsonObject:
     """The fields of a recipe under today's names; those of a recipe of today are left as they are."""
     found = dict(fields)
     for old, new in SECTIONS.items():

@@ -234,7 +234,7 @@ def find_study(name: str) -> Path:
 
 def read_study(path: Path) -> Study:
     """From a YAML file; a recipe may be named relative to it."""
-    fields = parse_yaml(path)
+    fields: dict[str, Any] = parse_yaml(path)
     recipe = fields.get("recipe")
     if isinstance(recipe, str) and is_path(recipe) and (beside := path.parent / recipe).is_file():
         fields["recipe"] = str(beside)

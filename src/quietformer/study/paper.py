@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -113,7 +113,7 @@ def _quotes() -> Quotes:
     """As the files have them: a recipe read in full would need torch."""
     found: Quotes = []
     for recipe in built_in_recipes():
-        variants = parse_yaml(find_recipe(recipe)).get("variants") if recipe.startswith("paper/") else None
+        variants: Any = parse_yaml(find_recipe(recipe)).get("variants") if recipe.startswith("paper/") else None
         for variant, content in (variants or {}).items():
             paper: Values = dict((content or {}).get("paper") or {})
             also = cast(list[Values], paper.pop("also", []))
