@@ -11,6 +11,7 @@ import typer
 from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.printing import WIDE, print_tables
 from quietformer.cli.progress import TerminalProgress, working
+from quietformer.cli.recipe_argument import RecipeArgument
 from quietformer.config.options.study import CompareOptions, StudyOptions, SweepOptions
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 def compare(
     options: CompareOptions,
     output: JsonOutput,
-    recipe: str = typer.Argument(
-        "", metavar="[RECIPE]", help="A recipe file or a built-in name ('quietformer recipes'); small/opt by default."
-    ),
+    recipe: RecipeArgument = "",
 ) -> None:
     """Train variants of a recipe under equal conditions, quantize and export each, and show them side by side."""
     output.check()

@@ -12,6 +12,7 @@ from pydantic import Field
 from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
+from quietformer.cli.recipe_argument import RecipeArgument
 from quietformer.config.options.train import PlanOptions, TrainOptions
 from quietformer.progress import SILENT
 
@@ -27,9 +28,7 @@ class TrainOutput(JsonOutput):
 def train(
     options: TrainOptions,
     output: TrainOutput,
-    recipe: str = typer.Argument(
-        "", metavar="[RECIPE]", help="A recipe file or a built-in name ('quietformer recipes'); small/opt by default."
-    ),
+    recipe: RecipeArgument = "",
 ) -> None:
     """Train a model from a recipe. Killed at any moment, the same command resumes and ends with the same weights.
 

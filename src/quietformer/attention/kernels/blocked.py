@@ -41,14 +41,8 @@ class Clipping:
 
 
 def clipped_attention(
-    query_BHQD: Tensor,
-    key_BHKD: Tensor,
-    value_BHKD: Tensor,
-    clipping: Clipping,
-    *,
-    scaling: float,
-    mask: AnyMask = None,
-) -> Tensor:
+    query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, clipping: Clipping, *, scaling: float, mask: AnyMask = None,
+) -> Tensor:  # fmt: skip
     """The context (B, H, Q, D) of clipped softmax attention."""
     dtype = accumulation_dtype(query_BHQD.dtype)
     query, key, value = (x.to(dtype) for x in (query_BHQD, key_BHKD, value_BHKD))

@@ -24,14 +24,8 @@ from quietformer.attention.masks import AnyMask, read_mask, split_mask
 
 
 def flex_clipped_attention(
-    query_BHQD: Tensor,
-    key_BHKD: Tensor,
-    value_BHKD: Tensor,
-    clipping: Clipping,
-    *,
-    scaling: float,
-    mask: AnyMask = None,
-) -> Tensor:
+    query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, clipping: Clipping, *, scaling: float, mask: AnyMask = None,
+) -> Tensor:  # fmt: skip
     """The context (B, H, Q, D); dropout is not supported here."""
     from torch.nn.attention.flex_attention import AuxRequest
 
