@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
@@ -23,6 +23,18 @@ class EstimatorSpec(Spec):
 
 
 estimators: Registry[EstimatorSpec] = Registry("range estimator", home="quietformer.quant.estimators")
+
+
+class PlacementSpec(Spec):
+    """Which tensors of a model are quantized."""
+
+    attention: ClassVar[tuple[str, ...]]
+    """Tensors inside attention that are quantized: query, key, value, scores, probabilities, context."""
+    everywhere: ClassVar[bool]
+    """Whether every result is quantized, or only what linear layers read."""
+
+
+placements: Registry[PlacementSpec] = Registry("placement", home="quietformer.quant.placements")
 
 
 class QuantRule(Spec):
@@ -58,6 +70,9 @@ def _estimator(name: str) -> Callable[[], EstimatorSpec]:
 class QuantSpec(Spec):
     """How a model is quantized: the paper's W8A8 by default, everything but the head and the gates."""
 
+    placement: Annotated[PlacementSpec, BeforeValidator(lambda value: placements.read(value))] = Field(
+        default_factory=lambda: placements["paper"](), description="which tensors are quantized: paper, matmul, linear"
+    )
     weight_bits: int = Field(default=8, ge=2, le=16)
     activation_bits: int = Field(default=8, ge=2, le=16)
     weights: Annotated[EstimatorSpec, BeforeValidator(lambda value: estimators.read(value))] = Field(

@@ -109,9 +109,13 @@ class _Planner:
         self.plan.left = [LeftOut(name, why) for name, why in self.refused.items() if name not in self.chosen]
 
     def _decide(self, index: int, step: Step) -> None:
-        if step.kind in ("projection", "embedding", "norm") and step.module is not None:
+        placement = self.spec.placement
+        if step.kind in ("projection", "embedding") or (step.kind == "norm" and placement.everywhere):
             self._decide_weight(step)
-        if step.kind == "projection":
+        if not placement.everywhere and step.kind != "tap":
+            if step.kind == "projection":
+                self._choose(f"{step.site}:input", "activation", step)
+        elif step.kind == "projection":
             readers = list(self.seen.readers(index))
             if readers and all(reader.kind == "activation" or _function(reader) for reader in readers):
                 self._refuse(f"{step.site}:output", FUSED)
@@ -123,7 +127,7 @@ class _Planner:
             self._choose(f"{step.site}:output", "activation", step)
         elif step.kind == "tap" and (tap := _tap(step)):
             owner = step.site.partition(f".{CORE}.")[0]
-            if tap in ALWAYS_TAPPED or (tap == "gate" and self.spec.gate):
+            if tap in placement.attention or (tap == "gate" and self.spec.gate):
                 self._choose(f"{owner}:{tap}", "activation", step)
             elif tap == "gate":
                 self._refuse(f"{owner}:gate", "gates stay in full precision unless the spec says gate=True")
@@ -143,7 +147,8 @@ class _Planner:
             self._refuse(step.site, "a function that is never quantized")
 
     def _decide_weight(self, step: Step) -> None:
-        assert step.module is not None
+        if step.module is None:
+            return
         weight = step.module._parameters.get("weight")
         if weight is None and isinstance(getattr(step.module, "weight", None), Tensor):
             self._refuse(f"{step.site}:weight", "not a parameter: computed (weight norm) or frozen (batch norm)")
@@ -157,6 +162,8 @@ class _Planner:
 
     def _cover_inputs(self) -> None:
         """Give a projection a quantizer for its input where no quantizer upstream puts that tensor on a grid."""
+        if not self.spec.placement.everywhere:
+            return
         for step in self.seen.steps:
             if step.kind != "projection" or not step.sources:
                 continue

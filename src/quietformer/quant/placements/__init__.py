@@ -1,0 +1,1 @@
+"""Which tensors are quantized, one placement a file."""
