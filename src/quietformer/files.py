@@ -41,10 +41,10 @@ def check_place(path: Path | None) -> None:
         raise QuietformerError(f"there is no folder {path.parent} to write {path.name} into")
 
 
-def write_json(path: Path | None, figures: Any) -> None:
-    """Write the figures, if a place is given."""
+def write_json(path: Path | None, content: Any) -> None:
+    """Write the content as JSON, if a path is given."""
     if path is not None:
-        write_text(path, json.dumps(figures, indent=1, allow_nan=False) + "\n")
+        write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:
@@ -57,13 +57,13 @@ def read_json(path: Path, missing: str, kind: type[QuietformerError] = Quietform
         raise kind(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
 
 
-def finite(figures: Any) -> Any:
-    """The same figures with None for what JSON has no word for: NaN and infinity."""
-    if isinstance(figures, dict):
-        return {key: finite(value) for key, value in figures.items()}
-    if isinstance(figures, (list, tuple)):
-        return [finite(value) for value in figures]
-    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
+def finite(content: Any) -> Any:
+    """The same content with None in place of NaN and infinity, which JSON does not have."""
+    if isinstance(content, dict):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def _open_permissions(draft: Path) -> None:
 
 
 def _carry_over(old: Path, draft: Path, stale: tuple[str, ...]) -> None:
-    """What is not ours to replace (a README, notes, figures) stays."""
+    """What is not ours to replace (a README, notes, reports) stays."""
     for entry in old.iterdir():
         if not (draft / entry.name).exists() and not any(fnmatch(entry.name, pattern) for pattern in stale):
             (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)

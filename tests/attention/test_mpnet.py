@@ -17,7 +17,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 import quietformer as qf
 from quietformer.architectures.layout import find_blocks
 from quietformer.attention.core import plain_attention
-from quietformer.attention.layers import find_other_attention
+from quietformer.attention.find_layers import find_other_attention
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.errors import UnsupportedModelError
 from quietformer.quant.calibration import dequantize_, floating_point
