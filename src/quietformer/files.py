@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -41,12 +40,6 @@ def check_place(path: Path | None) -> None:
         raise QuietformerError(f"there is no folder {path.parent} to write {path.name} into")
 
 
-def write_json(path: Path | None, content: Any) -> None:
-    """Write the content as JSON, if a path is given."""
-    if path is not None:
-        write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
 def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:
     """What a JSON file holds; `missing` is the message if it does not exist, `kind` the error for that and for damage."""
     try:
@@ -55,15 +48,6 @@ def read_json(path: Path, missing: str, kind: type[QuietformerError] = Quietform
         raise kind(missing) from None
     except (OSError, ValueError, RecursionError) as error:
         raise kind(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
-
-
-def finite(content: Any) -> Any:
-    """The same content with None in place of NaN and infinity, which JSON does not have."""
-    if isinstance(content, dict):
-        return {key: finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 @contextlib.contextmanager
