@@ -305,7 +305,7 @@ def test_inspect_sees_its_heads_and_sites():
         "probabilities": output.attentions[0],
     }  # fmt: skip
     for site, tensor in expected.items():
-        assert report.site(site, 0)["infinity_norm"] == pytest.approx(float(tensor.abs().max()), rel=1e-5), site
+        assert report.tensor(site, 0).infinity_norm == pytest.approx(float(tensor.abs().max()), rel=1e-5), site
     assert not list(qf.attention_cores(model))
 
 

@@ -51,14 +51,14 @@ def figures(before=1.0, seeds=(0.84, 0.82), measure="cosine", better="higher", f
     left = [{"site": f"encoder.layer.{layer}.act:output", "why": "quantized after it"} for layer in range(4)]
     sites = [{key: one[key] for key in ("site", "short", "role", "grid")} for one in found]
     return {
-        "version": 1, "kind": "quantize", "label": "W8A8", "spec": spec, "task": "embedding",
-        "model": {"name": "a-model", "class": "BertModel", "parameters": 22713216, "attention": "softmax()"},
+        "version": 2, "kind": "quantize", "label": "W8A8", "spec": spec, "task": "embedding",
+        "model": {"name": "a-model", "class_name": "BertModel", "parameters": 22713216, "attention": "softmax()"},
         "plan": {"spec": spec, "weights": 9, "activations": 25, "sites": sites,
                  "left": [*left, {"site": "classifier:weight", "why": "the head"}]},
-        "primary": measure, "better": better, "scale": SCALES[better], "float": {measure: before},
-        "runs": [{"seed": seed, "figures": {measure: value}} for seed, value in enumerate(seeds)],
+        "primary": measure, "better": better, "scale": SCALES[better], "fp32": {measure: before},
+        "runs": [{"seed": seed, "metrics": {measure: value}} for seed, value in enumerate(seeds)],
         "quantized": {measure: {"mean": mean, "std": 0.0141 if finite else None}},
-        "search": [], "data": {"source": "prose", "length": 128, "seed": 0, "calibration_sequences": 128,
+        "search": [], "data": {"source": "built-in text", "length": 128, "seed": 0, "calibration_sequences": 128,
                                "evaluation_sequences": 64, "batch_size": 8},
         "sensitivity": {"measure": None, "everything": None, "nothing": None, "rows": found},
     } | more  # fmt: skip
@@ -108,7 +108,7 @@ def test_it_is_one_file_without_markup_of_others():
         ),
         (
             {"before": None, "seeds": (None,), "measure": "perplexity", "better": "lower"},
-            "There is nothing to compare with: the model does not work in floating point: perplexity broken → broken.",
+            "There is nothing to compare with: the model does not work in fp32: perplexity broken → broken.",
         ),
     ],
     ids=["broken", "quality", "nothing", "perplexity", "little", "a-seed", "float"],
@@ -123,8 +123,8 @@ def test_the_headline_says_what_it_costs(opened, report, said):
 @in_browser
 def test_a_reader_finds_every_figure(opened):
     search = [
-        {"activations": "minmax", "figures": {"cosine": 0.81}},
-        {"activations": "mse", "figures": {"cosine": 0.9}},
+        {"activations": "minmax", "metrics": {"cosine": 0.81}},
+        {"activations": "mse", "metrics": {"cosine": 0.9}},
     ]
     tab, problems = opened(figures(search=search, command="quietformer quantize x", versions={"torch": "2.9"}))
     assert text(tab, "#measure-table tbody tr").endswith("1.0000 0.8300 ± 0.0141 0.8400 0.8200")
@@ -135,7 +135,7 @@ def test_a_reader_finds_every_figure(opened):
     assert "encoder.layer.3.act:output" in text(tab, "#left")
     assert "classifier:weight" in text(tab, "#left")
     footer = text(tab, "#footer")
-    assert all(part in footer for part in ("running_minmax(momentum=0.9)", "rules *.key=16", "torch 2.9", "prose"))
+    assert all(part in footer for part in ("running_minmax(momentum=0.9)", "rules *.key=16", "torch 2.9", "built-in text"))
     assert problems == []
 
 
@@ -256,7 +256,7 @@ def test_names_appear_as_text(opened):
     report = figures(found=found, command=EVIL, versions={EVIL: EVIL})
     report["model"]["name"] = report["data"]["source"] = EVIL
     report["plan"]["left"] = [{"site": EVIL, "why": EVIL}]
-    report["search"] = [{"activations": EVIL, "figures": {"cosine": 0.9}}]
+    report["search"] = [{"activations": EVIL, "metrics": {"cosine": 0.9}}]
     tab, problems = opened(report)
     assert tab.text_content("#title") == EVIL
     assert ranked(tab) == [f"0.{EVIL}", EVIL]

@@ -6,7 +6,7 @@ const FEW = 20;
 const [NOTHING, LITTLE, BREAKS] = data.scale;
 const MEANINGS = {
   perplexity: "how many words the model hesitates between; lower is better", loss: "negative log-likelihood a token; lower is better",
-  token_agreement: "share of tokens predicted as in floating point", agreement: "share of predictions as in floating point",
+  token_agreement: "share of tokens predicted as in fp32", agreement: "share of predictions as in fp32",
   cosine: "between embeddings, quantized and not", neighbour_agreement: "share of texts or images whose nearest other one is the same",
   top1: "share of labels predicted",
 };
@@ -110,14 +110,14 @@ function showVerdict() {
   byId("subtitle").textContent = `${m.class_name}, ${number(m.parameters / 1e6)}M parameters, attention: ${m.attention}; quantized in simulation`;
   const said = {
     broken: `${data.label} breaks this model`, some: `${data.label} costs this model quality`, little: `${data.label} costs this model a little`,
-    nothing: `${data.label} costs this model next to nothing`, unknown: "There is nothing to compare with: the model does not work in floating point",
+    nothing: `${data.label} costs this model next to nothing`, unknown: "There is nothing to compare with: the model does not work in fp32",
   }[level];
   box.classList.add({broken: "broken", some: "worrying", little: "quiet-model", nothing: "quiet-model", unknown: "worrying"}[level]);
   const list = (texts, make) => { const ul = el("ul"); texts.forEach(t => ul.append(make("li", t))); return ul; };
   const counted = claims(much), steps = nextSteps(much), parts = [el("strong", `${said}: ${name(primary)} ${shown(from, primary)} → ${plusMinus(to, primary)}.`)];
   if (counted.length) parts.push(list(counted, el));
   if (steps.length) parts.push(el("h3", "What to do"), list(steps, withCode));
-  parts.push(facts([[shown(from, primary), `${name(primary)} in floating point`], [plusMinus(to, primary), `in ${data.label}${several ? `, ${data.runs.length} seeds` : ""}`], [change(to.mean, from), "change"], [`${data.plan.weights} + ${data.plan.activations}`, "weights + activations quantized"]]));
+  parts.push(facts([[shown(from, primary), `${name(primary)} in fp32`], [plusMinus(to, primary), `in ${data.label}${several ? `, ${data.runs.length} seeds` : ""}`], [change(to.mean, from), "change"], [`${data.plan.weights} + ${data.plan.activations}`, "weights + activations quantized"]]));
   box.replaceChildren(...parts);
 }
 function showMeasures() {
