@@ -30,8 +30,8 @@ from transformers import (
 
 import quietformer as qf
 from quietformer.data.builtin_text import embedded_prose
-from quietformer.data.images import digit_images
-from quietformer.data.text_sequences import token_sequences
+from quietformer.data.image_batches import digit_images
+from quietformer.data.text_batches import token_sequences
 
 VARIANTS = {
     "softmax": None,

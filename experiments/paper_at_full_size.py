@@ -2,7 +2,7 @@
 
     python -m experiments.paper_at_full_size [--only NAME,...]
 
-Architecture, attention, sequence length, optimizer and schedule are the recipe's; the text is the embedded prose with a
+Architecture, attention, sequence length, optimizer and schedule are the recipe's; the text is the built-in text with a
 tokenizer trained on it, images are random, and a batch is two examples, since neither the paper's data nor its GPUs are here.
 """
 

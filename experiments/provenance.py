@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import shlex
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quietformer.files import finite, write_json
+from quietformer.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("src", ":(glob)experiments/**/*.py", ":(glob)tests/families/*.py", "examples")
@@ -52,3 +54,16 @@ def commit() -> str:
 
 def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def finite(content: Any) -> Any:
+    """The same content with None in place of NaN and infinity, which JSON does not have."""
+    if isinstance(content, dict):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -22,7 +22,7 @@ from quietformer.config.recipe import (
     Variant,
 )
 from quietformer.config.regularizers import regularizers
-from quietformer.config.spec import Spec
+from quietformer.config.spec_base import Spec
 
 SECTIONS: tuple[type[Spec], ...] = (
     ModelRecipe, AttentionSpec, TokenizerRecipe, DataRecipe, Source, AugmentRecipe, OptimizerRecipe, ScheduleRecipe,

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 import quietformer as qf
 from quietformer.cli.main import app
-from quietformer.cli.outputs import JsonOutput, PageOutput
+from quietformer.cli.report_files import JsonOutput, PageOutput
 from quietformer.config.options.base import Options
 
 COMMANDS = get_command(app).commands

@@ -16,9 +16,9 @@ from experiments.retrofit.parts import measure
 from quietformer.analysis.evaluate import reference_run
 from quietformer.architectures.task import task_of
 from quietformer.config.options.retrofit import RetrofitOptions
-from quietformer.data.measuring_data import measuring_data
 from quietformer.data.training_data import training_data
-from quietformer.models.open import open_model
+from quietformer.data.unseen_data import measuring_data
+from quietformer.models.open_any import open_model
 from quietformer.results.provenance import versions
 from quietformer.transforms.balance import balance_
 from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe

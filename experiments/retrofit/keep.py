@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.documents import markdown
 from experiments.provenance import keep
-from quietformer.results.sides import ComparisonRow
+from quietformer.results.before_after import ComparisonRow
 
 KEPT = (
     "version", "kind", "sentence", "model", "task", "primary", "rows", "steps", "minutes", "best", "attention", "seed", "recipe",

@@ -19,12 +19,12 @@ from quietformer.analysis.evaluate import evaluate, reference_run
 from quietformer.architectures.task import task_of
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.quantization import QuantSpec
-from quietformer.data.measuring_data import measuring_data
 from quietformer.data.training_data import training_data
-from quietformer.models.open import open_model
+from quietformer.data.unseen_data import measuring_data
+from quietformer.models.open_any import open_model
 from quietformer.quant.calibration import plan_quantization
 from quietformer.results.provenance import versions
-from quietformer.workflows.measure_side import Measuring, inspect_some, measure_side
+from quietformer.workflows.measure_before_after import Measuring, inspect_some, measure_side
 from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe
 
 COLUMNS = ("floating point", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")

@@ -16,22 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from experiments.documents import markdown
-from experiments.provenance import keep
+from experiments.provenance import finite, keep, write_json
 from quietformer.analysis.evaluate import evaluate, reference_run
 from quietformer.analysis.inspection import inspect_model
 from quietformer.architectures.task import task_of
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.quantization import QuantSpec
-from quietformer.data.measuring_data import measuring_data
 from quietformer.data.training_data import training_data
-from quietformer.files import finite, write_json
-from quietformer.models.open import open_model
+from quietformer.data.unseen_data import measuring_data
+from quietformer.models.open_any import open_model
 from quietformer.quant.calibration import calibrate_, quantize_
 from quietformer.results.inspect import InspectReport
 from quietformer.results.provenance import versions
 from quietformer.results.quality import Spread
 from quietformer.training.run import train
-from quietformer.workflows.measure_side import INSPECTED, spread_over
+from quietformer.workflows.measure_before_after import INSPECTED, spread_over
 from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 import quietformer as qf
 from experiments.provenance import keep, keep_option_
 from experiments.speed.turns import fastest, machine
+from quietformer.attention.call_settings import CoreOptions
 from quietformer.attention.core import AttentionCore
 from quietformer.attention.masks import late_mask
-from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec
 
 WIDTH, HEADS = 64, 8

@@ -25,7 +25,7 @@ from experiments.speed.turns import fastest, machine
 from quietformer.config.quantization import QuantSpec
 from quietformer.deployment.onnx_export import FLOATING, export_onnx
 from quietformer.deployment.usage_note import INTEGER
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 
 SHAPES = [(1, 16), (1, 128), (8, 128)]
 Inputs = dict[str, np.ndarray]

@@ -28,7 +28,7 @@ from quietformer.config.recipe import Recipe
 from quietformer.data.packing import token_rows
 from quietformer.data.text_sources import texts_of
 from quietformer.data.training_data import tokenizer_for, training_data
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.training.arguments import set_sizes_, training_arguments
 from quietformer.training.run import make_trainer
 from quietformer.training.strategies import strategy_for
@@ -126,7 +126,7 @@ def main() -> None:
     for name, attention in ATTENTION.items():
         peers[name] = lambda attention=attention: ours(attention, arguments.steps, folder)  # type: ignore[misc]
     times: dict[str, list[float]] = {name: [] for name in peers}
-    with quiet_transformers():
+    with silenced_transformers():
         for turn in range(arguments.rounds):
             # Backwards every other time: a machine that slows down or speeds up favours nobody.
             for name in list(peers)[:: 1 if turn % 2 == 0 else -1]:

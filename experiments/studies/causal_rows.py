@@ -21,8 +21,8 @@ from experiments.documents import markdown
 from experiments.provenance import keep, keep_option_
 from quietformer.analysis.recorder import AttentionRecord, record, with_cores
 from quietformer.config.recipe_files import read_recipe
-from quietformer.data.measuring_data import validation_data
-from quietformer.models.open import open_model
+from quietformer.data.unseen_data import validation_data
+from quietformer.models.open_any import open_model
 from quietformer.results.provenance import versions
 from quietformer.results.study import StudyReport
 from quietformer.study.run import REPORT

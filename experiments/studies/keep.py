@@ -15,10 +15,10 @@ from pathlib import Path
 
 from experiments.documents import markdown
 from experiments.provenance import ROOT, keep
-from quietformer.report.study_plots import NAMES
+from quietformer.rendering.study_plots import NAMES
 from quietformer.results.study import StudyReport
 from quietformer.results.trial import RealInt8, TrialRun
-from quietformer.study.table import in_words
+from quietformer.study.rows import in_words
 
 FINISHED = Path(__file__).parent / "finished"
 PLOTS = ROOT / "docs" / "figures" / "studies"

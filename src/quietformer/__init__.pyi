@@ -29,12 +29,12 @@ from quietformer.attention.normalizers.learned_sink import LearnedSink as Learne
 from quietformer.attention.normalizers.softmax import Softmax as Softmax
 from quietformer.attention.normalizers.softmax1 import Softmax1 as Softmax1
 from quietformer.config.attention import AttentionSpec as AttentionSpec
-from quietformer.config.options.verbs import OnnxOptions as OnnxOptions
+from quietformer.config.options.export import OnnxOptions as OnnxOptions
 from quietformer.config.quantization import QuantSpec as QuantSpec
 from quietformer.deployment.onnx_export import export_onnx as export_onnx
 from quietformer.errors import QuietformerError as QuietformerError
-from quietformer.models.load import load as load
-from quietformer.models.open import open_model as open_model
+from quietformer.models.load_folder import load as load
+from quietformer.models.open_any import open_model as open_model
 from quietformer.models.save import save as save
 from quietformer.progress import show_progress as show_progress
 from quietformer.quant.calibration import calibrate_ as calibrate_

@@ -13,10 +13,13 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from quietformer.config.options.base import Options
+from quietformer.config.options.convert import ConvertOptions
+from quietformer.config.options.export import ExportOptions
+from quietformer.config.options.inspect import InspectOptions
+from quietformer.config.options.quantize import QuantizeOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.options.study import CompareOptions, PaperOptions, RecipesOptions, SweepOptions
 from quietformer.config.options.train import PlanOptions, TrainOptions
-from quietformer.config.options.verbs import ConvertOptions, ExportOptions, InspectOptions, QuantizeOptions
 from quietformer.progress import Progress, shown_progress
 from quietformer.study import compare as compare_study
 from quietformer.study import paper as paper_study

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -41,12 +40,6 @@ def check_place(path: Path | None) -> None:
         raise QuietformerError(f"there is no folder {path.parent} to write {path.name} into")
 
 
-def write_json(path: Path | None, figures: Any) -> None:
-    """Write the figures, if a place is given."""
-    if path is not None:
-        write_text(path, json.dumps(figures, indent=1, allow_nan=False) + "\n")
-
-
 def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:
     """What a JSON file holds; `missing` is the message if it does not exist, `kind` the error for that and for damage."""
     try:
@@ -55,15 +48,6 @@ def read_json(path: Path, missing: str, kind: type[QuietformerError] = Quietform
         raise kind(missing) from None
     except (OSError, ValueError, RecursionError) as error:
         raise kind(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
-
-
-def finite(figures: Any) -> Any:
-    """The same figures with None for what JSON has no word for: NaN and infinity."""
-    if isinstance(figures, dict):
-        return {key: finite(value) for key, value in figures.items()}
-    if isinstance(figures, (list, tuple)):
-        return [finite(value) for value in figures]
-    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
 
 
 @contextlib.contextmanager
@@ -103,7 +87,7 @@ def _open_permissions(draft: Path) -> None:
 
 
 def _carry_over(old: Path, draft: Path, stale: tuple[str, ...]) -> None:
-    """What is not ours to replace (a README, notes, figures) stays."""
+    """What is not ours to replace (a README, notes, reports) stays."""
     for entry in old.iterdir():
         if not (draft / entry.name).exists() and not any(fnmatch(entry.name, pattern) for pattern in stale):
             (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)

@@ -13,13 +13,13 @@ import transformers
 from PIL import Image
 from torch import nn
 
-from quietformer.analysis import scores
+from quietformer.analysis import output_quality as scores
 from quietformer.analysis.evaluate import Evaluation, evaluate, reference_run
 from quietformer.architectures.task import task_of
-from quietformer.data.images import image_batches, labelled_folder_images
-from quietformer.data.model_inputs import labelled_images_of
-from quietformer.data.splits import split_indices, split_sequences
-from quietformer.data.text_sequences import text_batches
+from quietformer.data.batches_from_options import labelled_images_of
+from quietformer.data.calibration_split import split_indices, split_sequences
+from quietformer.data.image_batches import image_batches, labelled_folder_images
+from quietformer.data.text_batches import text_batches
 from quietformer.data.token_labels import IGNORED, mask_tokens
 from quietformer.errors import QuietformerError
 from tests.recorded_progress import RecordedProgress

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quietformer as qf
+from quietformer.attention.call_settings import CoreOptions
 from quietformer.attention.core import TAPS, AttentionCore, LayerCall
-from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry
 from quietformer.errors import UnsupportedModelError
 

@@ -17,10 +17,10 @@ from transformers.masking_utils import (
 )
 
 import quietformer as qf
+from quietformer.attention.call_settings import CoreOptions
 from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.masks import LateMask, late_mask
 from quietformer.attention.normalizers.clipped_softmax import count_keys
-from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import HeadGeometry
 from tests.tiny_models import CAUSAL, build, inputs, logits
 

@@ -17,7 +17,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 import quietformer as qf
 from quietformer.architectures.layout import find_blocks
 from quietformer.attention.core import plain_attention
-from quietformer.attention.layers import find_other_attention
+from quietformer.attention.find_layers import find_other_attention
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.errors import UnsupportedModelError
 from quietformer.quant.calibration import dequantize_, floating_point
@@ -305,7 +305,7 @@ def test_inspect_sees_its_heads_and_sites():
         "probabilities": output.attentions[0],
     }  # fmt: skip
     for site, tensor in expected.items():
-        assert report.site(site, 0)["infinity_norm"] == pytest.approx(float(tensor.abs().max()), rel=1e-5), site
+        assert report.tensor(site, 0).infinity_norm == pytest.approx(float(tensor.abs().max()), rel=1e-5), site
     assert not list(qf.attention_cores(model))
 
 

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import quietformer as qf
+from quietformer.attention.call_settings import CoreOptions, FusedOptions
 from quietformer.attention.core import AttentionCore, plain_attention
 from quietformer.attention.kernels import flex
 from quietformer.attention.kernels.blocked import Clipping, clipped_attention
@@ -22,7 +23,6 @@ from quietformer.attention.kernels.flex import flex_clipped_attention
 from quietformer.attention.masks import Causal, read_mask
 from quietformer.attention.normalizers.clipped_softmax import ClippedSoftmaxNormalizer
 from quietformer.attention.normalizers.softmax import SoftmaxNormalizer
-from quietformer.attention.options import CoreOptions, FusedOptions
 from quietformer.config.attention import HeadGeometry, normalizers
 from tests.tiny_models import CAUSAL, PAPER, VARIANTS, build, inputs, logits
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import quietformer as qf
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.silence_transformers import silenced_transformers
 from tests.models.test_save_and_load import tokenizer
 from tests.tiny_models import VARIANTS, build
 
 
 @pytest.fixture
 def folder(tmp_path):
-    with quiet_transformers():
+    with silenced_transformers():
         build("bert").save_pretrained(tmp_path / "bert")
         tokenizer().save_pretrained(tmp_path / "bert")
     (tmp_path / "text.txt").write_text("quiet\n" * 40)
@@ -63,7 +63,7 @@ def save_changed(path):
 
 
 def test_vision_models_get_digits_without_asking(inspect, tmp_path):
-    with quiet_transformers():
+    with silenced_transformers():
         build("vit").save_pretrained(tmp_path / "vit")
     code, _, err = inspect(tmp_path / "vit")
     assert code == 0, err
@@ -91,7 +91,7 @@ def test_mistakes_get_one_line(run, folder, tmp_path, arguments, message):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_text("no image")
-    with quiet_transformers():
+    with silenced_transformers():
         build("vit").save_pretrained(tmp_path / "vit")
         build("bert").save_pretrained(tmp_path / "bare")
         broken = build("bert")

@@ -10,13 +10,13 @@ import torch
 
 import quietformer as qf
 from quietformer.config.attention import gates, normalizers
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.silence_transformers import silenced_transformers
 from tests.tiny_models import build, inputs, logits
 
 
 @pytest.fixture
 def folder(tmp_path):
-    with quiet_transformers():
+    with silenced_transformers():
         build("bert").save_pretrained(tmp_path / "bert")
     return tmp_path / "bert"
 

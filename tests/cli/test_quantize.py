@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 import quietformer as qf
-from quietformer.models.open import open_model
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.open_any import open_model
+from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
 from tests.tiny_models import VOCABULARY, build
 
@@ -31,7 +31,7 @@ def words():
 def place(tmp_path):
     numbers = torch.randint(3, VOCABULARY, (60, 12), generator=torch.Generator().manual_seed(0)).tolist()
     (tmp_path / "text.txt").write_text("\n".join(" ".join(f"w{n}" for n in line) for line in numbers))
-    with quiet_transformers():
+    with silenced_transformers():
         for name in ("bert", "opt", "vit"):
             build(name).save_pretrained(tmp_path / name)
             if name != "vit":
@@ -202,7 +202,7 @@ def test_nan_weights_are_named(run, place):
     model = build("bert")
     with torch.no_grad():
         model.bert.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
-    with quiet_transformers():
+    with silenced_transformers():
         model.save_pretrained(place / "broken")
         words().save_pretrained(place / "broken")
     code, _, err = quantize(run, place, "broken")

@@ -14,7 +14,7 @@ import quietformer as qf
 from quietformer.config.recipe_files import read_recipe
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.tokenizers import tokenizer_of
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from tests.commands import fails
 from tests.training.pretrained import tiny_pretrained
 from tests.training.recipes import write_prose

@@ -25,7 +25,7 @@ from quietformer.config.attention import AttentionSpec, gates, normalizers
 from quietformer.config.recipe import Recipe, Source
 from quietformer.config.recipe_files import BUILT_IN, built_in_recipes, read_recipe
 from quietformer.config.regularizers import regularizers
-from quietformer.config.spec import Spec
+from quietformer.config.spec_base import Spec
 from quietformer.training.model_building import build_model
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"

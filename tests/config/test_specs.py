@@ -78,7 +78,7 @@ def test_text_form_may_leave_out_the_brackets():
 
 
 def test_the_same_name_twice_is_an_error():
-    registry = Registry("thing", home="quietformer.config.spec")
+    registry = Registry("thing", home="quietformer.config.spec_base")
     registry.register("one")(type("One", (PatchNormSpec,), {}))
     with pytest.raises(ValueError, match="registered twice"):
         registry.register("one")(type("Two", (PatchNormSpec,), {}))

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 import quietformer as qf
-from quietformer.data.builtin_text import embedded_prose, paragraphs
-from quietformer.data.images import digit_images, folder_images
-from quietformer.data.text_sequences import dataset_texts, read_texts, special_tokens, text_batches, token_sequences
+from quietformer.data.builtin_text import builtin_paragraphs, paragraphs
+from quietformer.data.image_batches import digit_images, folder_images
+from quietformer.data.text_batches import dataset_texts, read_texts, special_tokens, text_batches, token_sequences
 
 
 class Words:
@@ -22,8 +22,8 @@ class Words:
         return {"input_ids": [1, *ids, 2] if add_special_tokens else ids}
 
 
-def test_the_embedded_prose_is_english_and_the_same_each_time():
-    first, second = (list(itertools.islice(embedded_prose(), 50)) for _ in range(2))
+def test_the_builtin_paragraphs_is_english_and_the_same_each_time():
+    first, second = (list(itertools.islice(builtin_paragraphs(), 50)) for _ in range(2))
     assert first == second
     assert len(set(first)) == 50
     assert all(len(paragraph) >= 80 for paragraph in first)

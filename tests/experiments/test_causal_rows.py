@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from experiments.studies.causal_rows import GROUPS, measured, name_of, table
 from quietformer.config.options.study import SweepOptions
 from quietformer.config.recipe_files import read_recipe
-from quietformer.data.measuring_data import validation_data
+from quietformer.data.unseen_data import validation_data
 from quietformer.study.sweep import sweep
 from tests.study.studies import write_study_file
 

@@ -116,7 +116,7 @@ def test_a_command_can_be_typed(command):
     found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     given = found.make_context(name, list(rest)).params
     if name in ("compare", "train"):
-        changes = given["set" if name == "compare" else "changes"] or []
+        changes = given["set"] or []
         asked = ",".join(given["variants"]).split(",") if name == "compare" else [given["variant"]]
         for variant in asked:
             read_recipe(given["recipe"], variant=variant, changes=changes)

@@ -14,7 +14,7 @@ import quietformer as qf
 from quietformer.config.recipe import Recipe, TeacherRecipe
 from quietformer.data.tokenizers import tokenizer_of
 from quietformer.errors import QuietformerError, SpecError
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.quant.insertion import quantizers
 from quietformer.training import trainer as trainer_module
 from quietformer.training.best import BestWatch

@@ -70,7 +70,7 @@ def test_a_sharded_model_trains_saves_loads_and_goes_on(recipe, tmp_path):
 WORKER = """
 import sys, torch
 from pathlib import Path
-from quietformer.training.divergence import DivergenceError
+from quietformer.training.lost_run import DivergenceError
 from quietformer.config.recipe_files import read_recipe
 from quietformer.training.run import train
 from quietformer.training.trainer import QuietTrainer

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import quietformer as qf
 from quietformer.config.recipe import Recipe
-from quietformer.models.open import resolve
+from quietformer.models.open_any import resolve
 from quietformer.training.model_building import build_model, build_shape
 
 BERT = {

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import quietformer as qf
-from quietformer.attention.layers import CORE
+from quietformer.attention.find_layers import CORE
 from quietformer.config.recipe import Recipe
 from quietformer.data.training_data import training_data
 from quietformer.errors import QuietformerError

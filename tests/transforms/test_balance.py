@@ -36,7 +36,13 @@ from quietformer.errors import CheckpointError, QuietformerError, SpecError
 from quietformer.quant.calibration import calibrate_, quantize_, set_mode_
 from quietformer.quant.insertion import quantizers
 from quietformer.transforms.balance import balance_
-from quietformer.transforms.gains import GainedActivation, GainedLayerNorm, gain_, gained_activations, gained_norms
+from quietformer.transforms.gained_modules import (
+    GainedActivation,
+    GainedLayerNorm,
+    gain_,
+    gained_activations,
+    gained_norms,
+)
 from tests.tiny_models import build, inputs
 
 WIDE = 5

@@ -14,7 +14,7 @@ from quietformer.config.quantization import QuantSpec
 from quietformer.errors import QuietformerError
 from quietformer.quant.calibration import calibrate_, quantize_, set_mode_
 from quietformer.quant.insertion import quantizers
-from quietformer.quant.published_sites import published_sites
+from quietformer.quant.smoothquant_sites import published_sites
 from quietformer.transforms.channel_ranges import smoothing
 from quietformer.transforms.smoothquant import migrate_
 from tests.tiny_models import VARIANTS, build, inputs, logits

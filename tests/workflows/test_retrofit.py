@@ -11,11 +11,11 @@ import torch
 
 import quietformer as qf
 from quietformer.config.options.retrofit import RetrofitOptions
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.results.retrofit import RetrofitReport
-from quietformer.workflows import measure_side
+from quietformer.workflows import measure_before_after as measure_side
 from quietformer.workflows import retrofit as workflow
-from quietformer.workflows.measure_side import spread_over
+from quietformer.workflows.measure_before_after import spread_over
 from quietformer.workflows.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
 from tests.told import Remembered
 from tests.training.pretrained import tiny_pretrained
@@ -37,7 +37,7 @@ def options(tmp_path):
 
 def test_everything_is_done_once(tmp_path, loud, options, monkeypatch):
     """The model is opened once (the teacher is a copy), balanced once, data built once, and inspected before and after."""
-    from quietformer.data import measuring_data
+    from quietformer.data import unseen_data as measuring_data
     from quietformer.training import run
     from quietformer.training.strategies import base, distillation
 

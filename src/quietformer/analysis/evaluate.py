@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from quietformer.analysis.scores import (
+from quietformer.analysis.output_quality import (
     agreement,
     mean_cosine,
     neighbour_agreement,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.analysis.attention_patterns import AttentionPictures
+from quietformer.analysis.activation_statistics import RunningMetrics
+from quietformer.analysis.attention_pictures import AttentionPictures
 from quietformer.analysis.heads import MEASURES, HeadTally, head_measures
-from quietformer.analysis.metrics import RunningMetrics
 from quietformer.analysis.outliers import OutlierTally, TokenNames
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict

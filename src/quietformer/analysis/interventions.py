@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from quietformer.analysis.output_quality import pooled
 from quietformer.analysis.recorder import with_cores
-from quietformer.analysis.scores import pooled
 from quietformer.architectures.forward import Batch, fitting
 from quietformer.architectures.layout import find_blocks
 from quietformer.attention.inject import attention_cores

@@ -105,7 +105,7 @@ def _listen_to_core(layer: int, core: AttentionCore, listener: AttentionListener
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            seen[name] = output.detach().cpu()  # figures are kept on the processor, wherever the model runs
+            seen[name] = output.detach().cpu()  # metrics are computed on the CPU, wherever the model runs
 
         return hook
 

@@ -1,4 +1,4 @@
-"""What the figures mean, in plain words: each claim with its figure, then the next step."""
+"""What the metrics mean, in plain words: each claim with its number, then the next step."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from quietformer.attention.adapters import find_swappable
-from quietformer.attention.layers import interface_caller
+from quietformer.attention.find_layers import interface_caller
 
 # For each kind of tensor, the names under which families keep the module that outputs it. The first name counts that exists
 # and is not taken by an earlier kind: `post_attention_layernorm` is the FFN's norm in Llama and attention's in post-norm models.

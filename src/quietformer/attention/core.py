@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from quietformer.attention.call_settings import CoreOptions, FusedOptions
 from quietformer.attention.masks import AnyMask, LateMask, read_mask, traced
 from quietformer.attention.normalizers.base import Normalizer
-from quietformer.attention.options import CoreOptions, FusedOptions
 from quietformer.config.attention import AttentionSpec, HeadGeometry
 from quietformer.errors import UnsupportedModelError
 

@@ -15,10 +15,16 @@ from transformers.utils.output_capturing import _active_collector
 
 from quietformer.attention.adapters import find_swappable
 from quietformer.attention.adapters.class_swap import Adapter
+from quietformer.attention.call_settings import CoreOptions
 from quietformer.attention.core import AttentionCore, LayerCall
-from quietformer.attention.layers import CORE, AttentionLayer, check_eager_parity, find_layers, find_other_attention
+from quietformer.attention.find_layers import (
+    CORE,
+    AttentionLayer,
+    check_eager_parity,
+    find_layers,
+    find_other_attention,
+)
 from quietformer.attention.masks import late_mask
-from quietformer.attention.options import CoreOptions
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.recorded_changes import METHOD, changes_of, record_changes_, refuse_foreign_quantization
 from quietformer.errors import QuietformerError, UnsupportedModelError

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.progress import TerminalProgress, working
-from quietformer.config.options.verbs import ConvertOptions
+from quietformer.cli.report_files import JsonOutput
+from quietformer.config.options.convert import ConvertOptions
 
 
 def convert(

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
-from quietformer.config.options.verbs import ExportOptions
+from quietformer.cli.report_files import JsonOutput
+from quietformer.config.options.export import ExportOptions
 from quietformer.errors import QuietformerError
 
 

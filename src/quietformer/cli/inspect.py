@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from quietformer.cli.outputs import PageOutput
 from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
+from quietformer.cli.report_files import PageOutput
 from quietformer.config.options.base import Flag
-from quietformer.config.options.verbs import InspectOptions
+from quietformer.config.options.inspect import InspectOptions
 from quietformer.errors import QuietformerError
 from quietformer.files import write_text
 
@@ -57,12 +57,12 @@ def inspect(
     print_report(report)
     output.write(report)
     if output.card is not None:
-        from quietformer.report.card import card_fragment
+        from quietformer.rendering.card import card_fragment
 
         write_text(output.card, card_fragment(report))
     if output.figures is not None:
         with working("drawing"):
-            from quietformer.report.plots import draw_plots
+            from quietformer.rendering.plots import draw_plots
 
             drawn = draw_plots(report, output.figures)
         print(f"{len(drawn)} charts in {output.figures}")

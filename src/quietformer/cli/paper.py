@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.progress import working
+from quietformer.cli.report_files import JsonOutput
 from quietformer.config.options.base import Flag
 from quietformer.config.options.study import PaperOptions
 from quietformer.files import check_place

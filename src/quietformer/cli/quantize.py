@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from quietformer.cli.outputs import PageOutput
 from quietformer.cli.printing import print_report, print_tables
 from quietformer.cli.progress import TerminalProgress, working
+from quietformer.cli.report_files import PageOutput
 from quietformer.config.options.base import Flag
-from quietformer.config.options.verbs import QuantizeOptions
+from quietformer.config.options.quantize import QuantizeOptions
 from quietformer.files import write_text
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.progress import working
+from quietformer.cli.report_files import JsonOutput
 from quietformer.config.options.study import RecipesOptions
 
 

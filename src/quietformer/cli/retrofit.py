@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
+from quietformer.cli.report_files import JsonOutput
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.errors import QuietformerError
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.printing import WIDE, print_tables
 from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.recipe_argument import RecipeArgument
+from quietformer.cli.report_files import JsonOutput
 from quietformer.config.options.study import CompareOptions, StudyOptions, SweepOptions
 
 if TYPE_CHECKING:

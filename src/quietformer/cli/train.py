@@ -9,10 +9,10 @@ from pathlib import Path
 import typer
 from pydantic import Field
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.recipe_argument import RecipeArgument
+from quietformer.cli.report_files import JsonOutput
 from quietformer.config.options.train import PlanOptions, TrainOptions
 from quietformer.progress import SILENT
 

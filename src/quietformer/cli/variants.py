@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quietformer.cli.outputs import JsonOutput
 from quietformer.cli.progress import working
+from quietformer.cli.report_files import JsonOutput
 
 
 def variants(output: JsonOutput) -> None:

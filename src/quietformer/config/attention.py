@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from quietformer.config.registry import Registry
-from quietformer.config.spec import Spec
+from quietformer.config.spec_base import Spec
 from quietformer.errors import SpecError
 
 

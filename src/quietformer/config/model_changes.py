@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from quietformer.config.attention import AttentionSpec, PatchNormSpec
 from quietformer.config.quantization import QuantizedSpec
-from quietformer.config.spec import JsonObject, Spec, nested
+from quietformer.config.spec_base import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
 FORMAT_VERSION = 4

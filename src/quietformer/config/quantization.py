@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from quietformer.config.registry import Registry
-from quietformer.config.spec import JsonObject, Spec, nested
+from quietformer.config.spec_base import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
 
@@ -41,11 +41,11 @@ class QuantRule(Spec):
     """Sites whose name or short name matches the pattern get other bits, or none at all."""
 
     pattern: str = Field(min_length=1, description="shell pattern over site names, e.g. '*.ffn_output'")
-    bits: int | None = Field(default=None, ge=2, le=16, description="None leaves the site in floating point")
+    bits: int | None = Field(default=None, ge=2, le=16, description="None keeps the tensor in full precision")
 
     @classmethod
     def parse(cls, text: str) -> QuantRule:
-        """`*.ffn_output` leaves it in floating point, `*.ffn_output=16` takes 16 bits."""
+        """`*.ffn_output` keeps it in full precision, `*.ffn_output=16` gives it 16 bits."""
         pattern, sign, bits = text.rpartition("=")
         if not sign:
             return cls(pattern=text)

@@ -12,7 +12,7 @@ from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe_upgrades import upgraded
 from quietformer.config.regularizers import RegularizerSpec, regularizers
-from quietformer.config.spec import Spec, nested
+from quietformer.config.spec_base import Spec, nested
 from quietformer.config.tasks import TrainedTask
 from quietformer.errors import SpecError
 

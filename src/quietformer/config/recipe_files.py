@@ -12,7 +12,7 @@ import yaml
 
 from quietformer.config.recipe import Recipe, is_path
 from quietformer.config.recipe_upgrades import upgraded, upgraded_key
-from quietformer.config.spec import JsonObject, nearest
+from quietformer.config.spec_base import JsonObject, nearest
 from quietformer.errors import SpecError, in_one_line
 from quietformer.files import write_text
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from quietformer.config.spec import JsonObject
+from quietformer.config.spec_base import JsonObject
 from quietformer.errors import SpecError
 
 TASKS = {"imitate": "distill"}

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic
 
-from quietformer.config.spec import S, Spec, nearest
+from quietformer.config.spec_base import S, Spec, nearest
 from quietformer.errors import SpecError
 
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from quietformer.config.registry import Registry
-from quietformer.config.spec import Spec
+from quietformer.config.spec_base import Spec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from quietformer.config.quantization import QuantSpec, estimators, parse_bits
 from quietformer.config.recipe import Recipe, is_path, listed
 from quietformer.config.recipe_files import BUILT_IN, find_file, parse_yaml, read_recipe, with_fields
-from quietformer.config.spec import Spec, nearest, nested
+from quietformer.config.spec_base import Spec, nearest, nested
 from quietformer.errors import SpecError
 
 VARIANT, BITS = "variant", "bits"

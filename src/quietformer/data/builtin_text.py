@@ -1,4 +1,4 @@
-"""English prose that every machine with the project has: the documentation of installed packages, read, not shipped."""
+"""The built-in text: English documentation of installed packages, read from where they are installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SENTENCE = re.compile(r"^[A-Z][^\n]*[a-z]")
 _LETTERS = re.compile(r"[A-Za-z ,.;:'()-]")
 
 
-def embedded_prose() -> Iterator[str]:
+def builtin_paragraphs() -> Iterator[str]:
     """Paragraphs in a fixed order: Python's language reference, then docstrings of its library and of packages."""
     seen: set[str] = set()
     for text in _topics():

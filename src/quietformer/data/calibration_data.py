@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from quietformer.architectures.forward import Batch
 from quietformer.config.options.data import CalibrationOptions
 from quietformer.config.tasks import MeasuredTask
-from quietformer.data.images import image_batches
-from quietformer.data.model_inputs import labelled_images_of, sequences_of, takes_images
-from quietformer.data.splits import split_indices, split_sequences
-from quietformer.data.text_sequences import text_batches
+from quietformer.data.batches_from_options import labelled_images_of, sequences_of, takes_images
+from quietformer.data.calibration_split import split_indices, split_sequences
+from quietformer.data.image_batches import image_batches
+from quietformer.data.text_batches import text_batches
 from quietformer.data.token_labels import mask_tokens
 from quietformer.data.tokenizers import padding_of
 from quietformer.errors import QuietformerError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quietformer.architectures.forward import Batch
-from quietformer.data.images import as_models_take
+from quietformer.data.image_batches import as_models_take
 from quietformer.data.passages import padded
 from quietformer.data.row_order import MASKS, Row, generator
 from quietformer.data.token_labels import IGNORED, MASKED_SHARE, REPLACED_SHARE

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quietformer.config.recipe import Source
-from quietformer.config.spec import nearest
-from quietformer.data.images import class_order, open_image
+from quietformer.config.spec_base import nearest
+from quietformer.data.image_batches import class_order, open_image
 from quietformer.errors import QuietformerError, in_one_line
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quietformer.config.recipe import DataRecipe
-from quietformer.data.text_sequences import special_tokens
+from quietformer.data.text_batches import special_tokens
 from quietformer.errors import QuietformerError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Text to train on: read from files, datasets or the embedded prose, tokenised, joined and cut, in parallel and cached."""
+"""Text to train on: read from files, datasets or the built-in text, tokenised, joined and cut, in parallel and cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quietformer.config.recipe import DataRecipe, Source
-from quietformer.data.builtin_text import PACKAGES, embedded_prose
+from quietformer.data.builtin_text import PACKAGES, builtin_paragraphs
 from quietformer.errors import QuietformerError, in_one_line, root_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _open(source: Source, streaming: bool, limit: int) -> Dataset | IterableData
     from datasets import Dataset, IterableDataset, load_dataset
 
     if source.builtin == "embedded":
-        # The prose is that of the installed packages: named, so that a cache made with others is not taken.
+        # The built-in text is that of the installed packages: named, so that a cache made with others is not taken.
         versions = {"python": sys.version, **{package: version(package) for package in PACKAGES}}
         maker = IterableDataset if streaming else Dataset
         return maker.from_generator(_embedded_rows, gen_kwargs={"versions": versions, "limit": limit})
@@ -66,7 +66,7 @@ def _open(source: Source, streaming: bool, limit: int) -> Dataset | IterableData
 
 
 def _embedded_rows(versions: dict[str, str], limit: int) -> Iterator[dict[str, str]]:
-    for paragraph in itertools.islice(embedded_prose(), limit or None):
+    for paragraph in itertools.islice(builtin_paragraphs(), limit or None):
         yield {"text": paragraph}
 
 

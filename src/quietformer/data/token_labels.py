@@ -1,4 +1,4 @@
-"""The data side of measuring a model twice: the same masks for everyone, and calibration apart from evaluation."""
+"""Labels of tokens: masked tokens to predict, the same for every model, and next tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer for a corpus nobody has made one for."""
+"""Tokenizers: the one of a model, or one trained on a corpus that has none; its padding and special tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tokenizer_of(source: str) -> Any:
     """The tokenizer that came with the model."""
     from transformers import AutoTokenizer
 
-    from quietformer.models.open import alone, gguf_file, resolve
+    from quietformer.models.open_any import alone, gguf_file, resolve
 
     if (file := gguf_file(source)) is not None:
         try:

@@ -18,7 +18,6 @@ from transformers import AutoTokenizer, PreTrainedModel
 from quietformer.config.recipe import DataRecipe, Recipe, Source
 from quietformer.data.collate import CausalBatch, Collate, ImageBatch, MaskedBatch, PairBatch, PassageBatch
 from quietformer.data.fingerprint_file import DataFingerprint
-from quietformer.data.labelled_images import ImageRows, image_rows, split_rows
 from quietformer.data.packing import Packer, token_rows
 from quietformer.data.pairs import class_names, encode_pairs, pair_rows
 from quietformer.data.passages import BySize, passage_rows, row_lengths
@@ -26,6 +25,7 @@ from quietformer.data.row_order import CROPS, InOrder, Positions, Row, Rows, Sel
 from quietformer.data.streaming import Streamed, epoch_texts
 from quietformer.data.text_sources import texts_of
 from quietformer.data.tokenizers import padding_of, tokenizer_of, train_tokenizer
+from quietformer.data.training_images import ImageRows, image_rows, split_rows
 from quietformer.errors import QuietformerError
 from quietformer.files import whole_folder
 from quietformer.results.data import DataInfo

@@ -34,7 +34,7 @@ from quietformer.files import check_place
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import calibrate_, dequantize_, quantize_, set_mode_
 from quietformer.quant.insertion import quantizers
-from quietformer.quant.published_sites import published_sites
+from quietformer.quant.smoothquant_sites import published_sites
 from quietformer.results.export import BaselineRow
 from quietformer.transforms.smoothquant import migrate_
 

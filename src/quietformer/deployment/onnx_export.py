@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch
-from quietformer.config.options.verbs import OnnxOptions
+from quietformer.config.options.export import OnnxOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import agreement_with_simulation, fp32_difference, same_everywhere

@@ -1,4 +1,4 @@
-"""From the exported graph, in which sites are marked, to a floating point graph and an integer one.
+"""From the exported graph, in which sites are marked, to an fp32 graph and an INT8 one.
 
 The exporter of torch knows nothing of our quantizers: it writes a node `quietformer::Site` where each stood. Here those
 nodes are taken out, or become QuantizeLinear and DequantizeLinear with exactly the calibrated scale and zero point, and
@@ -123,7 +123,7 @@ class _Weight:
         return _node(self.node, "DequantizeLinear", parts, name, ir.DataType.FLOAT, **attributes)
 
     def _look_up(self, gather: ir.Node) -> None:
-        """Rows are looked up as integers, so that the table is never spread out in floating point."""
+        """Rows are looked up as integers, so that the table is never stored in fp32."""
         table, scale, zero = self._parts(transposed=False)
         site = f"{self.quantizer.site}.{gather.name or id(gather)}"
         rows = _node(gather, "Gather", [table, gather.inputs[1]], f"{site}.rows", _integer(self.integers.dtype))
@@ -142,7 +142,7 @@ class _Weight:
 
 
 def _split_gemm(graph: ir.Graph, node: ir.Node) -> None:
-    """onnxruntime has an integer kernel for MatMul with a floating point bias, none for such a Gemm."""
+    """onnxruntime has an integer kernel for MatMul with an fp32 bias, none for such a Gemm."""
     a, b, *rest = node.inputs
     plain = _attribute(node, "alpha", 1.0) == 1.0 and _attribute(node, "beta", 1.0) == 1.0
     if not plain or _attribute(node, "transA", 0) or b is None:

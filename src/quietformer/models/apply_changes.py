@@ -8,12 +8,12 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from quietformer.architectures.patch_norm import NORM, add_patch_norm_
+from quietformer.attention.find_layers import CORE
 from quietformer.attention.inject import apply_attention_
-from quietformer.attention.layers import CORE
 from quietformer.config.model_changes import ModelChanges
 from quietformer.errors import CheckpointError
 from quietformer.quant.insertion import HOLDER, place_
-from quietformer.transforms.gains import GAIN, gain_
+from quietformer.transforms.gained_modules import GAIN, gain_
 
 
 def apply_changes_(model: PreTrainedModel, spec: ModelChanges, weight_files: list[str] | None = None) -> None:

@@ -22,9 +22,9 @@ from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import whole_folder
 from quietformer.models.apply_changes import _named_for
 from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
-from quietformer.transforms.gains import gained_activations, gained_norms
+from quietformer.transforms.gained_modules import gained_activations, gained_norms
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = None) -> None:
@@ -56,7 +56,7 @@ def write_folder(
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
-        with whole_folder(folder, stale=STALE) as draft, quiet_transformers():
+        with whole_folder(folder, stale=STALE) as draft, silenced_transformers():
             gathered: dict[str, Any] = {} if state_dict is None else {"state_dict": state_dict}
             model.save_pretrained(draft, **gathered)
             if not plain:
@@ -119,7 +119,7 @@ def _precision(spec: ModelChanges) -> str:
         return ""
     return (
         f"Simulated {spec.quantized.spec.label} quantization at {len(spec.quantized.sites)} sites, calibrated; the weights are "
-        "stored in floating point. `quietformer export` makes integers of them. "
+        "stored in fp32. `quietformer export` makes real INT8 of them. "
     )
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from quietformer.architectures.dataflow import trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
-from quietformer.architectures.trace import trace
 from quietformer.attention.inject import apply_attention_, attention_cores, remove_attention_
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import EstimatorSpec, QuantizedSpec, QuantSpec

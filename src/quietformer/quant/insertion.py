@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from quietformer.architectures.trace import counted
+from quietformer.architectures.dataflow import counted
 from quietformer.attention.core import AttentionCore
+from quietformer.attention.find_layers import CORE
 from quietformer.attention.inject import attention_cores
-from quietformer.attention.layers import CORE
 from quietformer.config.quantization import QuantizedSpec
 from quietformer.config.recorded_changes import changes_of, record_changes_
 from quietformer.errors import CheckpointError, QuietformerError

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from quietformer.architectures.dataflow import ACTIVATION_FUNCTIONS, COUNTED, MODULE_KINDS, PROJECTIONS, Step, Trace
 from quietformer.architectures.layout import find_blocks, head_modules
-from quietformer.architectures.trace import ACTIVATION_FUNCTIONS, COUNTED, MODULE_KINDS, PROJECTIONS, Step, Trace
 from quietformer.attention.core import AttentionCore
-from quietformer.attention.layers import CORE
+from quietformer.attention.find_layers import CORE
 from quietformer.config.quantization import QuantRule, QuantSpec
 from quietformer.errors import QuietformerError
 from quietformer.quant.quantizer import Grid

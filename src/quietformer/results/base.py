@@ -19,7 +19,7 @@ from quietformer.results.upgrades import from_version_1
 
 REPORT_VERSION = 2
 """Version of the JSON form; `upgrade` reads older ones."""
-RENDERER = "quietformer.report.page"
+RENDERER = "quietformer.rendering.page"
 """The module that draws pages. By name, as registries name their homes: a report imports nothing that reads it."""
 
 

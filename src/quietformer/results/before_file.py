@@ -9,8 +9,8 @@ from pydantic import Field, JsonValue, ValidationError
 
 from quietformer.files import write_text
 from quietformer.results.base import REPORT_VERSION, Record
+from quietformer.results.before_after import Side
 from quietformer.results.run_upgrades import side_from_version_1
-from quietformer.results.sides import Side
 from quietformer.results.upgrades import from_version_1
 
 BEFORE = "before.json"

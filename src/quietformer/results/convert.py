@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, PlainSerializer
 
 from quietformer.config.attention import AttentionSpec
-from quietformer.config.spec import nested
+from quietformer.config.spec_base import nested
 from quietformer.results.base import Report
 
 AttentionSpecField = Annotated[

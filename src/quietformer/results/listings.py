@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from quietformer.results.base import Record, Report
-from quietformer.results.spec_fields import RecipeField, StudyField
+from quietformer.results.spec_serialization import RecipeField, StudyField
 from quietformer.results.tables import Table
 
 TEXT = frozenset({0, 1, 2})

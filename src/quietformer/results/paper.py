@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from quietformer.config.spec import nearest
+from quietformer.config.spec_base import nearest
 from quietformer.errors import SpecError
 from quietformer.results import numbers
 from quietformer.results.base import Record, Report

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from quietformer.config.quantization import QuantSpec
-from quietformer.config.spec import nested
+from quietformer.config.spec_base import nested
 from quietformer.results import numbers
 from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo

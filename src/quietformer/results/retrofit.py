@@ -8,10 +8,10 @@ from pydantic import Field, JsonValue
 
 from quietformer.results import numbers
 from quietformer.results.base import Report
+from quietformer.results.before_after import ComparisonRow, Side, mean_of
 from quietformer.results.data import DataInfo
 from quietformer.results.model import ModelInfo
 from quietformer.results.quality import ByGranularity, Spreads, Yardstick
-from quietformer.results.sides import ComparisonRow, Side, mean_of
 from quietformer.results.tables import Table
 from quietformer.results.train import Best, LogLine
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from quietformer.config.tasks import MeasuredTask
 from quietformer.results.base import Report
 from quietformer.results.quality import Better
-from quietformer.results.spec_fields import StudyField
+from quietformer.results.spec_serialization import StudyField
 from quietformer.results.study_table import StudyRow, failures, legend, not_exported, study_table
 from quietformer.results.tables import Table
 from quietformer.results.trial import TrialRun

@@ -14,7 +14,7 @@ from quietformer.results.data import DataInfo
 from quietformer.results.export import ExportFacts
 from quietformer.results.inspect import Headline
 from quietformer.results.quality import Better, Metrics, Spreads
-from quietformer.results.spec_fields import MeasuresField, RecipeField
+from quietformer.results.spec_serialization import MeasuresField, RecipeField
 from quietformer.results.tables import Table
 
 T = TypeVar("T")

@@ -19,12 +19,12 @@ from quietformer.config.study import Study, Trial, folder_name
 from quietformer.errors import QuietformerError
 from quietformer.files import write_text
 from quietformer.progress import SILENT, Progress
-from quietformer.report.study_plots import draw_study
+from quietformer.rendering.study_plots import draw_study
 from quietformer.results.quality import SCALES
 from quietformer.results.study import StudyReport
 from quietformer.results.trial import TrialReport, TrialRun
 from quietformer.study.ray_cluster import connected, on_ray
-from quietformer.study.table import in_words, study_rows
+from quietformer.study.rows import in_words, study_rows
 from quietformer.study.workers import MARK, Task, in_processes, one_after_another
 from quietformer.training.run import with_absolute_paths
 from quietformer.training.run_folder import check_run, only_writer

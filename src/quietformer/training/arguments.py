@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from quietformer.architectures.layout import find_blocks
 from quietformer.config.recipe import Recipe
-from quietformer.config.spec import nearest
+from quietformer.config.spec_base import nearest
 from quietformer.errors import SpecError, in_one_line
 from quietformer.training.checkpoints import FOLDER
 

@@ -1,4 +1,4 @@
-"""What a Hugging Face Trainer has to be told about, and what it can be told."""
+"""Callbacks for a Hugging Face Trainer: the warm-up of gamma, and outlier metrics in the log."""
 
 # B sequences, T tokens, d features
 

@@ -18,8 +18,8 @@ from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.apply_changes import apply_changes_
-from quietformer.models.open import resolve
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.open_any import resolve
+from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.training.model_config import CLASSES, make_config
 
 
@@ -65,7 +65,7 @@ def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     inside = _taken_out_(config)
     torch.manual_seed(recipe.seed)
     try:
-        with quiet_transformers():
+        with silenced_transformers():
             model: PreTrainedModel = CLASSES[recipe.task].from_config(config, dtype=torch.float32)
     except Exception as error:  # sizes that do not divide, ids past the vocabulary
         raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
@@ -110,7 +110,7 @@ def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
     """The weights of the source in the class of the task; what the source lacks must be the head and nothing else."""
     source = resolve(name)
     try:
-        with quiet_transformers():
+        with silenced_transformers():
             model, info = CLASSES[task].from_pretrained(
                 source,
                 config=config,

@@ -19,10 +19,10 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from quietformer.config.recipe import Recipe
-from quietformer.config.spec import nearest
+from quietformer.config.spec_base import nearest
 from quietformer.errors import QuietformerError, in_one_line
-from quietformer.models.open import resolve
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.open_any import resolve
+from quietformer.models.silence_transformers import silenced_transformers
 
 CLASSES: dict[str, Any] = {
     "masked": AutoModelForMaskedLM,
@@ -94,7 +94,7 @@ def pretrained_config(recipe: Recipe) -> PreTrainedConfig:
     if not folder.is_dir() and (folder.exists() or source.count("/") > 1 or source.startswith((".", "/", "~"))):
         raise QuietformerError(f"{name} is not a model folder; model.pretrained takes a folder or a hub id")
     try:
-        with quiet_transformers():
+        with silenced_transformers():
             default = AutoConfig.from_pretrained(
                 source, local_files_only=planning or folder.is_dir(), trust_remote_code=False
             )

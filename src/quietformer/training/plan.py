@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.layout import find_blocks, head_modules
 from quietformer.architectures.patch_norm import NORM
-from quietformer.attention.layers import CORE
+from quietformer.attention.find_layers import CORE
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.recipe import Recipe
 from quietformer.errors import QuietformerError, SpecError

@@ -19,8 +19,8 @@ from quietformer.data.collate import example_batches
 from quietformer.data.fingerprint_file import check_data
 from quietformer.data.training_data import TrainingData
 from quietformer.errors import QuietformerError, SpecError, in_one_line
-from quietformer.models.open import open_model
-from quietformer.models.quiet_transformers import quiet_transformers
+from quietformer.models.open_any import open_model
+from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.progress import SILENT, Progress
 from quietformer.results.provenance import command_line
 from quietformer.results.train import TrainReport, Validation, log_lines
@@ -82,7 +82,7 @@ def run_training(
     strategy = strategy_for(recipe, prepared or Prepared())
     with only_writer(run) if arguments.process_index == 0 else contextlib.nullcontext():
         try:
-            with quiet_transformers():
+            with silenced_transformers():
                 return _train(strategy, run, arguments, progress)
         except OSError as error:
             if error.errno in DISK_ERRORS:

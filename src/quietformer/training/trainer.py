@@ -20,10 +20,10 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import IterableDataset, SequentialSampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from quietformer.attention.layers import CORE
+from quietformer.attention.find_layers import CORE
 from quietformer.config.recipe import Recipe
 from quietformer.data.augment import BatchAugment
-from quietformer.data.images import as_models_take
+from quietformer.data.image_batches import as_models_take
 from quietformer.data.row_order import BATCHES, generator
 from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError, in_one_line
@@ -38,8 +38,8 @@ from quietformer.training.checkpoints import (
     publish,
 )
 from quietformer.training.clock import Clock
-from quietformer.training.divergence import DivergenceError, LossWatch, broken_layer, loudest_layer
 from quietformer.training.example_scores import aligned, example_scores, metrics_for
+from quietformer.training.lost_run import DivergenceError, LossWatch, broken_layer, loudest_layer
 from quietformer.training.schedule import rate_factor
 from quietformer.training.sharding import embeddings_in_root, gathered, sharded_optimizer_state
 from quietformer.training.state_files import random_states, read_tree, set_random_states, write_tree

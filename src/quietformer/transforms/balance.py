@@ -24,14 +24,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from quietformer.architectures.dataflow import Step, Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.layout import head_modules
-from quietformer.architectures.trace import Step, Trace, trace
 from quietformer.config.recorded_changes import refuse_foreign_quantization
 from quietformer.errors import QuietformerError
 from quietformer.transforms.channel_ranges import largest_inputs
 from quietformer.transforms.equivalence import ROUNDINGS, first_output
-from quietformer.transforms.gains import GAIN, GainedActivation, gain_, gained_norms, is_function, takes_gains
+from quietformer.transforms.gained_modules import GAIN, GainedActivation, gain_, gained_norms, is_function, takes_gains
 from quietformer.transforms.preconditions import refuse_quantized
 
 ALPHA = 0.6

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from quietformer.architectures.dataflow import Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
-from quietformer.architectures.trace import Trace, trace
 from quietformer.transforms.channel_ranges import largest_inputs, smoothing
 
 MASSIVE = 200.0

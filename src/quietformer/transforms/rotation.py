@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from quietformer.architectures.dataflow import Step, Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
-from quietformer.architectures.trace import Step, Trace, trace
 from quietformer.errors import QuietformerError
 from quietformer.transforms.equivalence import SAME, first_output
 from quietformer.transforms.hadamard import spreading

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from quietformer.architectures.dataflow import Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.layout import head_modules
-from quietformer.architectures.trace import Trace, trace
 from quietformer.errors import QuietformerError
 from quietformer.transforms.channel_ranges import largest_inputs, smoothing
 from quietformer.transforms.equivalence import first_output, same_up_to_rounding

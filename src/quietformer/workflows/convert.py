@@ -11,11 +11,11 @@ import torch
 from quietformer.architectures.patch_norm import add_patch_norm_
 from quietformer.attention.inject import apply_attention_, attention_cores
 from quietformer.config.attention import AttentionSpec, gates, normalizers
-from quietformer.config.options.verbs import ConvertOptions
+from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.tokenizers import tokenizer_of
 from quietformer.files import check_place
-from quietformer.models.open import gguf_file
+from quietformer.models.open_any import gguf_file
 from quietformer.models.save import save
 from quietformer.progress import SILENT, Progress
 from quietformer.results.convert import ConvertReport

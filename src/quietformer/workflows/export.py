@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from quietformer.analysis.evaluate import evaluate
+from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.quantization import QuantizationOptions
-from quietformer.config.options.verbs import ExportOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import compare_baselines
 from quietformer.deployment.onnx_export import export_onnx

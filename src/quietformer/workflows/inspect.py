@@ -8,8 +8,8 @@ from typing import cast
 from quietformer.analysis.inspection import inspect_model
 from quietformer.analysis.interventions import intervene
 from quietformer.analysis.outliers import TokenNames
-from quietformer.config.options.verbs import InspectOptions
-from quietformer.data.model_inputs import batches_of
+from quietformer.config.options.inspect import InspectOptions
+from quietformer.data.batches_from_options import batches_of
 from quietformer.progress import SILENT, Progress
 from quietformer.results.inspect import CheckpointHeadline, InspectReport
 from quietformer.results.provenance import command_line

@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 
 from quietformer.analysis.inspection import check_finite
 from quietformer.architectures.task import task_of
-from quietformer.config.options.verbs import OpeningOptions
+from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.config.tasks import MeasuredTask
 from quietformer.errors import QuietformerError
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.progress import Progress
 from quietformer.results.labels import printable
 from quietformer.results.model import ModelInfo

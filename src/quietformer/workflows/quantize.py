@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quietformer.analysis.quantized_quality import measure_sensitivity
-from quietformer.config.options.verbs import QuantizeOptions
+from quietformer.analysis.repeated_quantization import measure_sensitivity
+from quietformer.config.options.quantize import QuantizeOptions
 from quietformer.data.calibration_data import calibration_data
 from quietformer.errors import QuietformerError
-from quietformer.models.open import gguf_file
+from quietformer.models.open_any import gguf_file
 from quietformer.models.save import save
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import plan_quantization

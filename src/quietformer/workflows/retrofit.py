@@ -18,27 +18,27 @@ from quietformer.architectures.layout import find_blocks
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import changes_of
-from quietformer.data.measuring_data import measuring_data
-from quietformer.data.model_inputs import check_length, image_size
+from quietformer.data.batches_from_options import check_length, image_size
 from quietformer.data.training_data import TrainingData, takes_images, training_data
+from quietformer.data.unseen_data import measuring_data
 from quietformer.errors import QuietformerError
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.progress import SILENT, Progress
+from quietformer.results.before_after import Side, beside_balancing, comparison, side_in_words, verdict_on
 from quietformer.results.before_file import keep_before, kept_before
 from quietformer.results.labels import printable
 from quietformer.results.model import ModelInfo
 from quietformer.results.provenance import command_line
 from quietformer.results.quality import ByGranularity, Spreads, Yardstick
 from quietformer.results.retrofit import RetrofitReport
-from quietformer.results.sides import Side, beside_balancing, comparison, side_in_words, verdict_on
 from quietformer.results.train import TrainReport
 from quietformer.training.run import run_training, with_absolute_paths
 from quietformer.training.run_folder import RECIPE, check_run, only_writer, start
 from quietformer.training.strategies.base import Prepared
 from quietformer.training.student import calibration_batches, student_of
 from quietformer.transforms.balance import balance_
-from quietformer.transforms.gains import gained_norms
-from quietformer.workflows.measure_side import Measuring, inspect_some, measure_side, simulate_both
+from quietformer.transforms.gained_modules import gained_norms
+from quietformer.workflows.measure_before_after import Measuring, inspect_some, measure_side, simulate_both
 from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
 
 REPORT, INT8 = "retrofit.json", "int8"

@@ -28,7 +28,7 @@ from quietformer.config.recipe import (
 from quietformer.config.recipe_files import changed
 from quietformer.config.recorded_changes import changes_of
 from quietformer.config.tasks import MeasuredTask
-from quietformer.data.model_inputs import positions_of
+from quietformer.data.batches_from_options import positions_of
 from quietformer.results.inspect import InspectReport
 from quietformer.training.regularizers import ActivationPenalty, RangePenalty
 from quietformer.transforms.balance import ALPHA

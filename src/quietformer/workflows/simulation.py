@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quietformer.analysis.evaluate import Reference, evaluate, reference_run
-from quietformer.analysis.quantized_quality import measure_seeds, search_estimator
+from quietformer.analysis.repeated_quantization import measure_seeds, search_estimator
 from quietformer.config.options.data import CalibrationOptions
-from quietformer.config.options.verbs import SimulationOptions
+from quietformer.config.options.quantize import SimulationOptions
 from quietformer.config.quantization import QuantizedSpec, QuantSpec
 from quietformer.data.calibration_data import CalibrationData, calibration_data
 from quietformer.errors import QuietformerError
@@ -17,7 +17,7 @@ from quietformer.quant.placement import QuantPlan
 from quietformer.results.quality import spreads
 from quietformer.results.quantize import CalibrationRun, SearchedEstimator, SimulatedReport
 from quietformer.transforms.balance import balance_
-from quietformer.transforms.gains import gained_norms
+from quietformer.transforms.gained_modules import gained_norms
 from quietformer.workflows.open_once import OpenedModel
 
 

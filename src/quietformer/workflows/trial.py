@@ -10,13 +10,13 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, reference_run
-from quietformer.analysis.quantized_quality import measure_seeds
+from quietformer.analysis.repeated_quantization import measure_seeds
 from quietformer.architectures.task import task_of
 from quietformer.config.study import EXPORTED, Measures, Trial, quantization
 from quietformer.data.calibration_data import CalibrationData
-from quietformer.data.measuring_data import validation_data
+from quietformer.data.unseen_data import validation_data
 from quietformer.errors import QuietformerError
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import quantize_
 from quietformer.results.base import Number
@@ -24,7 +24,7 @@ from quietformer.results.quality import Spreads, spreads
 from quietformer.results.train import LogLine, TrainReport
 from quietformer.results.trial import Baselines, CurvePoint, RealInt8, TrialKey, TrialReport, TrialResult
 from quietformer.training.run import train
-from quietformer.workflows.measure_side import Measuring, export_and_measure, inspect_some
+from quietformer.workflows.measure_before_after import Measuring, export_and_measure, inspect_some
 
 TRIAL, PAGE, INT8 = "trial.json", "inspect.html", "int8"
 """In the folder of a run: its report, the page of its activations, and the folder with real INT8."""

@@ -8,7 +8,7 @@ import pkgutil
 from torch import nn
 
 from quietformer.attention.adapters.class_swap import ADAPTERS, Adapter
-from quietformer.attention.layers import AttentionLayer
+from quietformer.attention.find_layers import AttentionLayer
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

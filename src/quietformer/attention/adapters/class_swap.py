@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from quietformer.attention.core import AttentionCore, LayerCall
-from quietformer.attention.layers import CORE, AttentionLayer, interface_caller
+from quietformer.attention.find_layers import CORE, AttentionLayer, interface_caller
 from quietformer.config.attention import HeadGeometry
 
 

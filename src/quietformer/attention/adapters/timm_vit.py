@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quietformer.attention.adapters.class_swap import ADAPTERS, Adapter, core_of
-from quietformer.attention.options import CoreOptions
+from quietformer.attention.call_settings import CoreOptions
 from quietformer.config.attention import HeadGeometry
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.masks import AnyMask, read_mask, split_mask
-from quietformer.attention.options import FusedOptions
 
 FEATURES_ADDED = 8
 """Fused kernels are slow for head widths that are not a multiple of eight, so eight features are added where one is needed."""

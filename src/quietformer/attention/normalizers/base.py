@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.masks import AnyMask
-from quietformer.attention.options import FusedOptions
 
 
 class Normalizer(nn.Module):

@@ -9,10 +9,10 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.clipped_softmax import ClippedSoftmax, ClippedSoftmaxNormalizer, count_keys
-from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, normalizers
 
 

@@ -11,13 +11,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.blocked import Clipping, clipped_attention
 from quietformer.attention.kernels.flex import flex_clipped_attention
 from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.softmax import masked_softmax
-from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 from quietformer.errors import QuietformerError
 

@@ -8,12 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.sdpa import sink_attention
 from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.softmax import without_blind_rows
-from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.sdpa import softmax_attention
 from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
-from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.kernels.sdpa import sink_attention
 from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.learned_sink import softmax_with_sink
-from quietformer.attention.options import FusedOptions
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
 
 

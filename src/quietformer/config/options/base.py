@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.fields import FieldInfo
 
-from quietformer.config.spec import Spec
+from quietformer.config.spec_base import Spec
 
 
 class Options(Spec):

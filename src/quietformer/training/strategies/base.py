@@ -17,7 +17,7 @@ from quietformer.progress import Progress
 from quietformer.results.train import Best
 from quietformer.training.callbacks import WarmupCallback
 from quietformer.training.clock import Clock
-from quietformer.training.divergence import LossWatch
+from quietformer.training.lost_run import LossWatch
 from quietformer.training.schedule import warmup_steps
 from quietformer.training.trainer import QuietTrainer
 

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel, TrainerCallback
 from quietformer.architectures.forward import Batch
 from quietformer.architectures.task import task_of
 from quietformer.config.recipe import Recipe
+from quietformer.data.batches_from_options import check_length, image_size
 from quietformer.data.collate import Collate, example_batches
-from quietformer.data.model_inputs import check_length, image_size
 from quietformer.data.training_data import TrainingData, collate_for, takes_images, vocabulary_of
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.progress import Progress
 from quietformer.results.train import Best
 from quietformer.training.best import BestWatch, gave_up_at

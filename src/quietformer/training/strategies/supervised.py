@@ -8,11 +8,11 @@ from typing import Any
 from transformers import PreTrainedModel, TrainerCallback
 
 from quietformer.analysis.bigram import bigram_perplexity
+from quietformer.data.batches_from_options import image_size
 from quietformer.data.collate import Collate
-from quietformer.data.model_inputs import image_size
 from quietformer.data.tokenizers import special_ids
 from quietformer.data.training_data import TrainingData, collate_for, vocabulary_of
-from quietformer.models.open import open_model
+from quietformer.models.open_any import open_model
 from quietformer.training.model_building import build_model
 from quietformer.training.model_config import make_config
 from quietformer.training.strategies.base import Baselines, Setting, Strategy

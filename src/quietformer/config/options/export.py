@@ -1,0 +1,35 @@
+"""Options of `export`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from quietformer.config.options.base import Options
+from quietformer.config.options.opening import OpeningOptions
+from quietformer.config.options.quantize import SimulationOptions
+
+WeightType = Literal["auto", "int8", "uint8"]
+
+
+class OnnxOptions(Options):
+    """What is written as ONNX, and how it is timed."""
+
+    weight_type: WeightType = Field(
+        default="auto",
+        description="How weights are stored: uint8 is exact everywhere, int8 is faster; auto takes int8 if nothing changes.",
+    )
+    keep_fp32: bool = Field(default=False, description="Also keep the fp32 ONNX model.")
+    timed: bool = Field(default=True, description="Measure latencies.")
+    threads: int | None = Field(default=None, ge=1, description="Threads for the latencies; all by default.")
+
+
+class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
+    """What `export` can be told."""
+
+    title = "export"
+    baselines: bool = Field(
+        default=False, description="Also measure what ONNX Runtime's own tools and SmoothQuant give."
+    )
+    overwrite: bool = Field(default=False, description="Replace what is already in OUT.")

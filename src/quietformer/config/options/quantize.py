@@ -1,0 +1,32 @@
+"""Options of `quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from quietformer.config.options.base import Flag
+from quietformer.config.options.data import CalibrationOptions
+from quietformer.config.options.opening import OpeningOptions
+from quietformer.config.options.quantization import QuantizationOptions
+
+
+class SimulationOptions(CalibrationOptions, QuantizationOptions):
+    """How to quantize, and on which data."""
+
+
+class QuantizeOptions(OpeningOptions, SimulationOptions):
+    """What `quantize` can be told."""
+
+    title = "quantize"
+    seeds: int = Field(default=3, ge=1, description="How many times to calibrate, each time on other batches.")
+    search: bool = Field(default=False, description="Try all range estimators of activations and take the best.")
+    sensitivity: bool = Field(
+        default=False, description="Also measure each tensor quantized alone, and all but each (slow)."
+    )
+    out: Annotated[Path | None, Flag("DIR")] = Field(
+        default=None, description="Save the quantized model, for load and export."
+    )
+    overwrite: bool = Field(default=False, description="Replace a model that is already in DIR.")

