@@ -59,10 +59,8 @@ def simulate(
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
     reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
-    if options.balance and not balance_(opened.model, data.calibration(0)):  # compared with what the model was before
-        raise QuietformerError(
-            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
-        )
+    if options.balance is not False:
+        _balance_(opened, data, asked=options.balance is True)  # compared with what the model was before
     plan = quantize_(opened.model, spec, data.evaluation[0])
     searched: list[SearchedEstimator] = []
     if search:
@@ -70,6 +68,20 @@ def simulate(
         spec = plan.spec = spec.model_copy(update={"activations": chosen})
     runs = measure_seeds(opened.model, data, reference, seeds, progress)
     return Simulation(opened, data, reference, spec, plan, runs, searched)
+
+
+def _balance_(opened: OpenedModel, data: CalibrationData, *, asked: bool) -> None:
+    """Channel balancing; a model that cannot be balanced is left as it is, unless balancing was asked for."""
+    try:
+        found = balance_(opened.model, data.calibration(0))
+    except QuietformerError:
+        if asked:
+            raise
+        return
+    if asked and not found:
+        raise QuietformerError(
+            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
+        )
 
 
 def as_calibrated(

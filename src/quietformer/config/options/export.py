@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from quietformer.config.options.base import Options
+from quietformer.config.options.base import Flag, Options
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.quantize import SimulationOptions
 
@@ -29,6 +29,15 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     """What `export` can be told."""
 
     title = "export"
+    placement: Annotated[str, Flag("NAME")] = Field(
+        default="matmul",
+        description="Which tensors are quantized: matmul (inputs of matrix products), linear, paper (every tensor).",
+    )
+    per_channel: bool = Field(default=True, description="One scale per output channel of a weight.")
+    balance: bool | None = Field(
+        default=None,
+        description="First rescale the channels of a post-norm model's residual stream; lossless; by default where possible.",
+    )
     baselines: bool = Field(
         default=False, description="Also measure what ONNX Runtime's own tools and SmoothQuant give."
     )

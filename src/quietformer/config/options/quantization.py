@@ -7,13 +7,17 @@ from typing import Annotated
 from pydantic import Field
 
 from quietformer.config.options.base import Flag, Options
-from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits
+from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits, placements
 
 
 class QuantizationOptions(Options):
     """Bits, ranges, exceptions, and what is done to the weights first."""
 
     bits: Annotated[str, Flag("WxAy")] = Field(default="w8a8", description="Bits of weights and activations, 2 to 16.")
+    placement: Annotated[str, Flag("NAME")] = Field(
+        default="paper",
+        description="Which tensors are quantized: paper (every tensor), matmul (inputs of matrix products), linear.",
+    )
     weights: Annotated[str, Flag("ESTIMATOR")] = Field(
         default="minmax", description="Range of weights: minmax, mse, percentile."
     )
@@ -25,7 +29,7 @@ class QuantizationOptions(Options):
     keep: Annotated[tuple[str, ...], Flag("PATTERN[=BITS]")] = Field(
         default=(), description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable."
     )
-    balance: bool = Field(
+    balance: bool | None = Field(
         default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
     )
     gate: bool = Field(default=False, description="Also quantize the outputs of gates.")
@@ -37,6 +41,7 @@ class QuantizationOptions(Options):
         return QuantSpec(
             weight_bits=weight_bits,
             activation_bits=activation_bits,
+            placement=placements.read(self.placement),
             weights=estimators.read(self.weights.replace("-", "_")),
             activations=estimators.read(self.acts.replace("-", "_")),
             per_channel=self.per_channel,
