@@ -30,12 +30,11 @@ from quietformer.study.paper import paper
 Draw = Callable[[Any], str]
 
 TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
-    ("README.md", "demo"): ("retrofit/demo", retrofits.table),
     ("README.md", "retrofit"): ("retrofit/minilm", minilm.short),
-    ("README.md", "minilm"): ("quantization/minilm_and_small_models", quantization.minilm_table),
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
     ("docs/retrofit.md", "ablation"): ("retrofit/parts", parts.table),
     ("docs/retrofit.md", "balance"): ("retrofit/balance_alpha", balance_alpha.table),
+    ("docs/retrofit.md", "demo"): ("retrofit/demo", retrofits.table),
     ("docs/retrofit.md", "minilm"): ("retrofit/minilm", minilm.tables),
     ("docs/retrofit.md", "smol"): ("retrofit/smollm2", retrofits.table),
     ("docs/science.md", "causal-rows"): ("studies/causal_rows", causal_rows.table),

@@ -3,7 +3,7 @@
     python -m experiments.quantization.minilm_and_small_models RUNS [--only minilm|small]
 
 RUNS holds what `python examples/small_models.py RUNS` trained. The result is always kept; with `--only` the other part stays
-as it was. `python -m experiments.tables` writes docs/figures-quantize.md and the README's table from it.
+as it was. `python -m experiments.tables` writes docs/figures-quantize.md from it.
 """
 
 from __future__ import annotations
@@ -70,16 +70,11 @@ def measure_small(runs: Path) -> dict[str, Any]:
         }
 
 
-def minilm_table(figures: dict[str, Any]) -> str:
-    """The table of the README."""
-    return "\n".join(minilm_lines(figures))
-
-
 def minilm_lines(figures: dict[str, Any]) -> list[str]:
     per_tensor, per_channel = figures["minilm"]["per tensor"], figures["minilm"]["per channel"]
     names = list(per_tensor["float"])
     rows: list[tuple[str, dict[str, float], int | None]] = [
-        ("floating point ONNX", per_tensor["float"], per_tensor["export"]["bytes"]["fp32"]),
+        ("fp32 ONNX", per_tensor["float"], per_tensor["export"]["bytes"]["fp32"]),
         ("W8A8, simulated", per_tensor["runs"][0]["figures"], None),
         ("W8A8, real INT8 ONNX", per_tensor["real"], per_tensor["export"]["bytes"]["int8"]),
         ("per-channel weights, simulated", per_channel["runs"][0]["figures"], None),
@@ -109,7 +104,7 @@ def latency_table(figures: dict[str, Any]) -> list[str]:
 
 
 def small_table(figures: dict[str, Any]) -> list[str]:
-    lines = ["| model | floating point | simulated W8A8 | real INT8 | difference |", "| --- " * 5 + "|"]
+    lines = ["| model | fp32 | simulated W8A8 | real INT8 | difference |", "| --- " * 5 + "|"]
     for name, found in figures["small"].items():
         simulated, real = found["runs"][0]["figures"]["perplexity"], found["real"]["perplexity"]
         lines.append(
@@ -120,7 +115,7 @@ def small_table(figures: dict[str, Any]) -> list[str]:
 
 def bits_table(figures: dict[str, Any]) -> list[str]:
     lines = [
-        f"| model | floating point | {' | '.join(bits.upper() for bits in BITS)} |",
+        f"| model | fp32 | {' | '.join(bits.upper() for bits in BITS)} |",
         "| --- " * (len(BITS) + 2) + "|",
     ]
     for name, by_bits in figures["bits"].items():
@@ -136,15 +131,15 @@ def page(figures: dict[str, Any]) -> str:
     exported = figures["minilm"]["per tensor"]
     versions = exported["export"]["versions"]
     return "\n".join([
-        "# Figures: quantization",
+        "# Results: quantization",
         "",
         "Measured by `make quantization RUNS=DIR`, written by `make tables`; the small models are those of",
         "`python examples/small_models.py DIR` (BERT, 4,000 steps) and `--only opt --steps 3000`.",
         "",
         "## The real MiniLM",
         "",
-        f"`{exported['command']}`: agreement of sentence embeddings with floating point on 64 passages of 128 tokens of the",
-        "built-in prose, calibrated on 128 others; the nearest neighbour is among those 64.",
+        f"`{exported['command']}`: agreement of sentence embeddings with fp32 on 64 passages of 128 tokens of the",
+        "built-in text, calibrated on 128 others; the nearest neighbour is among those 64.",
         "",
         *minilm_lines(figures),
         "",

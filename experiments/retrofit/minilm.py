@@ -1,4 +1,4 @@
-"""What a healed model is worth on texts it was not tuned on: floating point, simulation and real INT8, against the original.
+"""What a healed model is worth on texts it was not tuned on: fp32, simulation and real INT8, against the original.
 
     python -m experiments.retrofit.minilm MODEL HEALED --texts TUNED_ON --eval-texts NAME=FILE [--keep]
 
@@ -27,7 +27,7 @@ from quietformer.results.provenance import versions
 from quietformer.workflows.measure_before_after import Measuring, inspect_some, measure_side
 from quietformer.workflows.retrofit_recipe import KnownModel, retrofit_recipe
 
-COLUMNS = ("floating point", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")
+COLUMNS = ("fp32", "W8A8 simulated, per-channel", "real INT8, per-channel", "real INT8, per-tensor")
 
 
 def measured(model: Any, data: Any, reference: Any, name: str, seeds: int) -> dict[str, Any]:
@@ -124,19 +124,15 @@ def layers(found: dict[str, Any], when: str) -> list[dict[str, Any]]:
 
 
 def short(result: dict[str, Any]) -> str:
-    """The table of the README."""
+    """The five rows of the README, all of real INT8."""
     found = result["texts"]
     lines: list[list[object]] = [["", "before", "after"]]
     for name, sides in found.items():
-        for label, pick in (
-            ("real INT8, cosine to the original", lambda side: side["real"]["per_channel"]["cosine"]),
-            ("real INT8, same nearest neighbour", lambda side: side["real"]["per_channel"]["neighbour_agreement"]),
-            ("floating point, cosine to the original", lambda side: side["float"]["cosine"]),
-        ):
-            lines.append([f"{name}: {label}", *(f"{pick(sides[when]):.4f}" for when in ("before", "after"))])
-    for label, key in (("largest FFN output", "largest"), ("largest kurtosis", "kurtosis")):
-        values = [max(row[key] for row in layers(found, when)) for when in ("before", "after")]
-        lines.append([label, *(f"{value:,.1f}" for value in values)])
+        for label, metric in (("cosine to the original", "cosine"), ("same nearest neighbour", "neighbour_agreement")):
+            values = [sides[when]["real"]["per_channel"][metric] for when in ("before", "after")]
+            lines.append([f"{name}: {label}", *(f"{value:.4f}" for value in values)])
+    largest = [max(row["largest"] for row in layers(found, when)) for when in ("before", "after")]
+    lines.append(["largest FFN output", *(f"{value:,.1f}" for value in largest)])
     return markdown(lines)
 
 

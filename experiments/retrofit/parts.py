@@ -134,7 +134,7 @@ def main() -> None:
 def table(result: dict[str, Any]) -> str:
     """The table of docs/retrofit.md."""
     head = [
-        "variant", "seeds", "floating point", "largest FFN output", "kurtosis", "W8A8, per-tensor weights",
+        "variant", "seeds", "fp32", "largest FFN output", "kurtosis", "W8A8, per-tensor weights",
         "W8A8, per-channel weights",
     ]  # fmt: skip
     lines = [

@@ -135,7 +135,9 @@ def test_a_reader_finds_every_figure(opened):
     assert "encoder.layer.3.act:output" in text(tab, "#left")
     assert "classifier:weight" in text(tab, "#left")
     footer = text(tab, "#footer")
-    assert all(part in footer for part in ("running_minmax(momentum=0.9)", "rules *.key=16", "torch 2.9", "built-in text"))
+    assert all(
+        part in footer for part in ("running_minmax(momentum=0.9)", "rules *.key=16", "torch 2.9", "built-in text")
+    )
     assert problems == []
 
 

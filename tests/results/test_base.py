@@ -34,6 +34,15 @@ def test_a_report_comes_back_from_json_as_it_was(tmp_path):
     assert ConvertReport.read(tmp_path / "r.json") == report
 
 
+def test_a_fresh_process_reads_any_kind(tmp_path):
+    converted().save(tmp_path / "r.json")
+    code = "import sys; from quietformer.results.base import Report; print(Report.read(sys.argv[1]).kind)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "r.json")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "convert\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -6,6 +6,8 @@ import html
 import importlib
 import math
 import os
+import pkgutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -85,6 +87,8 @@ class Report(Record):
         if not isinstance(fields, dict):
             raise QuietformerError(f"a report is a JSON object, got {type(fields).__name__}")
         upgraded = upgrade(fields)
+        if cls is Report:
+            _register_all()
         found = cls.kinds.get(str(upgraded.get("kind"))) if cls is Report else cls
         if found is None:
             raise QuietformerError(f"no report of kind {upgraded.get('kind')!r}; known: {', '.join(sorted(cls.kinds))}")
@@ -122,6 +126,12 @@ class Report(Record):
 
     def __str__(self) -> str:
         return "\n\n".join(["\n".join(self.sentences()), *map(str, self.tables())]).strip()
+
+
+def _register_all() -> None:
+    """Import every kind of report, so that a file can be read before anything else has used its kind."""
+    for module in pkgutil.iter_modules(sys.modules[__package__].__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
 
 
 def upgrade(fields: dict[str, Any]) -> dict[str, Any]:
