@@ -74,11 +74,15 @@ class Quantizer(Tap):
         if marking.get():
             return _mark(x, self.site)
         if self.mode == "quantize":
-            return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
+            return self.rounded(x)
         if self.mode == "observe":
             assert self.estimator is not None
             self._observe(x)
         return x
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """The tensor on the grid, whatever the mode."""
+        return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
 
     def _observe(self, x: Tensor) -> None:
         assert self.estimator is not None

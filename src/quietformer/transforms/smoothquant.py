@@ -1,4 +1,4 @@
-"""SmoothQuant-style migration, as a baseline: moves outliers of activations to the weights that read them.
+"""SmoothQuant-style migration: moves outliers of activations to the weights that read them.
 
 For every group of projections that read the same tensor, channel j of the tensor is divided by s_j = max|X_j|^alpha /
 max|W_j|^(1 - alpha) and the weights of that channel are multiplied by it: the same model with other ranges. If a norm feeds
@@ -9,7 +9,7 @@ found by tracing a forward pass, like the placement of quantizers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from quietformer.architectures.dataflow import Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.layout import head_modules
 from quietformer.errors import QuietformerError
-from quietformer.transforms.channel_ranges import largest_inputs, smoothing
+from quietformer.transforms.channel_ranges import largest_inputs, sampled_inputs, smoothing
 from quietformer.transforms.equivalence import first_output, same_up_to_rounding
 from quietformer.transforms.preconditions import refuse_quantized
 
@@ -30,11 +30,15 @@ MIGRATION = "migration"
 """The name of the buffer by which the input of a projection is divided."""
 
 
+Exponent = Callable[[Tensor, Tensor, list[Tensor]], float]
+"""Chooses alpha for one group: from a sample of its input, max|X_j|, and the weights that read it, channels first."""
+
+
 @dataclass
 class Migration:
     """The result: how many groups were folded into a norm, how many are divided explicitly, and which were skipped."""
 
-    alpha: float
+    alphas: list[float] = field(default_factory=list)
     folded: int = 0
     divided: int = 0
     left: dict[str, str] = field(
@@ -51,9 +55,12 @@ class _Group:
     norm: nn.Module | None  # the norm that feeds only these projections
 
 
-def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.5) -> Migration:
-    """Migrate in place, with ranges from the batches. Quantize afterwards; do not save, since the config does not record it."""
-    if not 0.0 <= alpha <= 1.0:
+def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Exponent = 0.5) -> Migration:
+    """Migrate in place, with ranges from the batches and one exponent, or a function that chooses one for each group.
+
+    Quantize afterwards; do not save, since the config does not record it.
+    """
+    if isinstance(alpha, float) and not 0.0 <= alpha <= 1.0:
         raise QuietformerError(f"alpha must be between 0 (everything stays in the activations) and 1, got {alpha:g}")
     refuse_quantized(model, "migrate")
     if any(hasattr(module, MIGRATION) for module in model.modules()):
@@ -64,18 +71,25 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float = 0.
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
         before = first_output(model, few)
-        groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration(alpha)
+        groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration()
         users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
-        largest = largest_inputs(model, [module for group in groups for module in group.projections], batches)
+        every = [module for group in groups for module in group.projections]
+        largest = largest_inputs(model, every, batches)
+        samples = {} if isinstance(alpha, float) else sampled_inputs(model, every, batches)
         for group in groups:
             if any(users[id(module._parameters["weight"])] > 1 for module in group.projections):
                 done.left[group.names[0]] = "its weight is tied to another module's"
             elif not all(id(module) in largest for module in group.projections):
                 done.left[group.names[0]] = "not used on these batches"
-            elif _migrate_group_(group, [largest[id(module)] for module in group.projections], alpha, users):
-                done.folded += 1
             else:
-                done.divided += 1
+                found = torch.stack([largest[id(module)] for module in group.projections]).amax(0)
+                weights = [_by_channel(module) for module in group.projections]
+                chosen = alpha if isinstance(alpha, float) else alpha(samples[id(group.projections[0])], found, weights)
+                done.alphas.append(chosen)
+                if _migrate_group_(group, found, chosen, users):
+                    done.folded += 1
+                else:
+                    done.divided += 1
         if not same_up_to_rounding(before, first_output(model, few)):
             # Migration changes only ranges, so this model uses its modules in a way that the trace does not show.
             raise QuietformerError(
@@ -112,12 +126,12 @@ def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | Non
     return step.module if all(seen.steps[reader].site in names for reader in step.readers) else None
 
 
-def _migrate_group_(group: _Group, largest: list[Tensor], alpha: float, users: Counter[int]) -> bool:
+def _migrate_group_(group: _Group, largest: Tensor, alpha: float, users: Counter[int]) -> bool:
     """Rescale one group; returns whether the division was folded into the norm."""
     weights = torch.stack([_by_channel(module).abs().amax(1) for module in group.projections]).amax(0)
     like = _by_channel(group.projections[0])
     # Divisor and factor must be exactly equal, so the scale is rounded once, before both.
-    scale = smoothing(torch.stack(largest).amax(0), weights, alpha).to(like)
+    scale = smoothing(largest, weights, alpha).to(like)
     folded = group.norm is not None and _fold_(group.norm, scale, users)
     for module in group.projections:
         _by_channel(module).mul_(scale[:, None])

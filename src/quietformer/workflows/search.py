@@ -1,0 +1,180 @@
+"""The best INT8 that needs no training: steps that are tried one after the other and kept where they lower the error.
+
+The error is that of the model's output, on calibration data other than the ranges are found on. Nothing is added at run time but
+the scaling of inputs that no norm or projection can absorb.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.config.quantization import QuantRule, QuantSpec, estimators
+from quietformer.data.calibration_data import CalibrationData
+from quietformer.errors import QuietformerError
+from quietformer.progress import Progress
+from quietformer.quant.bias_correction import correct_biases_
+from quietformer.quant.calibration import calibrate_, dequantize_, quantize_, set_mode_, use_estimators_
+from quietformer.quant.insertion import quantizers
+from quietformer.quant.placement import QuantPlan
+from quietformer.results.export import SearchStep
+from quietformer.transforms.balance import balance_
+from quietformer.transforms.smoothquant import migrate_
+from quietformer.workflows.smoothing_exponent import least_error_exponent
+
+RANGES = ("percentile(q=99.999)", "percentile(q=99.99)", "mse")
+"""Ranges of activations that are tried beside the one that was asked for."""
+
+WORTH = 0.95
+"""A tensor goes back to full precision, and ranges change, if that leaves at most this share of the error."""
+
+JUDGED = 64
+"""Sequences on which the error is measured."""
+
+
+@dataclasses.dataclass
+class Searched:
+    """The model that was found, calibrated, and how it was found."""
+
+    model: PreTrainedModel
+    plan: QuantPlan
+    steps: list[SearchStep]
+
+
+class Search:
+    """One search; `model` is the best so far, quantized and calibrated, and `error` what it leaves."""
+
+    def __init__(self, model: PreTrainedModel, data: CalibrationData, spec: QuantSpec, progress: Progress) -> None:
+        self.original, self.spec, self.progress = model, spec, progress
+        self.calibration = data.calibration(0)
+        judges = data.calibration(1)
+        self.judges = judges[: max(1, JUDGED // len(next(iter(judges[0].values()))))]
+        with in_eval_mode(model):
+            self.exact = [_output(model, batch) for batch in self.judges]
+        self.steps: list[SearchStep] = []
+
+    def run(self, *, seconds: float, ranges: bool) -> Searched:
+        """Every step while there is time; the model that was given is left as it is."""
+        begin = time.perf_counter()
+        self.model, self.plan = self._quantized(copy.deepcopy(self.original))
+        self.error = self._measure()
+        self.steps.append(SearchStep(name="start", what=f"{self.spec.label}, min-max ranges", error=self.error, kept=True))
+        tried: list[tuple[str, Callable[[], None]]] = [
+            ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
+            ("attention", self._attention_in_full_precision),
+            ("ranges", self._ranges),
+            ("bias correction", self._biases),
+        ]
+        for name, step in tried:
+            if name == "ranges" and not ranges:
+                continue
+            if time.perf_counter() - begin > seconds:
+                self.steps.append(SearchStep(name=name, what="left out: no time left", error=None, kept=False))
+                continue
+            self.progress.step(f"searching: {name}")
+            step()
+        return Searched(self.model, self.plan, self.steps)
+
+    def _quantized(self, model: PreTrainedModel) -> tuple[PreTrainedModel, QuantPlan]:
+        plan = quantize_(model, self.spec, self.calibration[0])
+        calibrate_(model, self.calibration)
+        return model, plan
+
+    def _measure(self) -> float:
+        """1 - cosine of the output to that of the model in fp32, averaged over tokens."""
+        found = [1 - _cosines(_output(self.model, batch), exact) for batch, exact in zip(self.judges, self.exact, strict=True)]
+        return float(torch.cat(found).mean())
+
+    def _note(self, name: str, what: str, error: float, *, kept: bool) -> None:
+        self.steps.append(SearchStep(name=name, what=what, error=error, kept=kept))
+        if kept:
+            self.error = error
+
+    def _rescale(self) -> None:
+        """Outliers of inputs go into the weights that read them; with every tensor quantized, out of residual adds."""
+        model = copy.deepcopy(self.original)
+        try:
+            if self.spec.placement.everywhere:
+                name, count = "channel balancing", balance_(model, self.calibration)
+                what = f"{count} residual adds, lossless"
+            else:
+                done = migrate_(model, self.calibration, least_error_exponent(self.spec))
+                name, count = "smoothing", done.folded + done.divided
+                spread = f"{min(done.alphas):g} to {max(done.alphas):g}" if done.alphas else "none"
+                what = f"{count} groups of linear layers, exponents {spread}, {done.folded} folded into norms"
+        except QuietformerError as error:
+            self.steps.append(SearchStep(name="rescaling", what=str(error), error=None, kept=False))
+            return
+        if not count:
+            return
+        before = self.model, self.plan
+        self.model, self.plan = self._quantized(model)
+        error = self._measure()
+        kept = error < self.error
+        if not kept:
+            self.model, self.plan = before
+        self._note(name, what, error, kept=kept)
+
+    def _attention_in_full_precision(self) -> None:
+        """Probabilities are mostly far below one step of their grid; their product with values costs as little in fp32."""
+        sites = {site for site in quantizers(self.model) if site.endswith((":probabilities", ":value"))}
+        if not sites or self.spec.placement.everywhere:
+            return
+        set_mode_(self.model, "pass", sites)
+        error = self._measure()
+        kept = error < WORTH * self.error
+        set_mode_(self.model, "quantize")
+        if kept:
+            rules = (QuantRule(pattern="*:probabilities"), QuantRule(pattern="*:value"))
+            self.spec = self.spec.model_copy(update={"rules": (*rules, *self.spec.rules)})
+            dequantize_(self.model)
+            self.model, self.plan = self._quantized(self.model)
+        self._note("attention", "the product of probabilities and values in fp32", error, kept=kept)
+
+    def _ranges(self) -> None:
+        asked = self.spec.activations
+        best, least = asked, self.error
+        for text in RANGES:
+            use_estimators_(self.model, activations=estimators.read(text))
+            calibrate_(self.model, self.calibration)
+            error = self._measure()
+            if kept := error < WORTH * least:
+                best, least = estimators.read(text), error
+            self.steps.append(SearchStep(name="ranges", what=text, error=error, kept=kept))
+        use_estimators_(self.model, activations=best)
+        calibrate_(self.model, self.calibration)
+        self.spec = self.plan.spec = self.spec.model_copy(update={"activations": best})
+        self.error = least
+
+    def _biases(self) -> None:
+        before = {name: value.clone() for name, value in self.model.named_parameters() if name.endswith("bias")}
+        count = correct_biases_(self.model, self.calibration)
+        error = self._measure()
+        kept = error < self.error
+        if not kept:
+            with torch.no_grad():
+                for name, value in self.model.named_parameters():
+                    if name in before:
+                        value.copy_(before[name])
+        self._note("bias correction", f"{count} linear layers", error, kept=kept)
+
+
+def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The main output, one row a token or image, without padding."""
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    with torch.no_grad(), in_eval_mode(model):
+        result = run(model, inputs)
+    output: Tensor = result["logits"] if "logits" in result else result["last_hidden_state"]
+    rows, mask = output.flatten(0, -2).float(), batch.get("attention_mask")
+    return rows[mask.bool().flatten()] if mask is not None and mask.numel() == len(rows) else rows
+
+
+def _cosines(one: Tensor, other: Tensor) -> Tensor:
+    return torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)
