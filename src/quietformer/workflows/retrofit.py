@@ -74,11 +74,7 @@ def retrofit(
 
     A model without outliers is left alone, and nothing is written.
     """
-    if not isinstance(model, str | os.PathLike):
-        raise QuietformerError(
-            f"retrofit takes the name of a model, got {type(model).__name__}; save an open model and give its folder"
-        )
-    call = Call(os.fspath(model), Path(out), options or RetrofitOptions(), progress)
+    call = Call(_name(model), Path(out), options or RetrofitOptions(), progress)
     if (report := _finished(call)) is not None:
         progress.say(f"{out} is finished; nothing to do")
         return report
@@ -128,6 +124,14 @@ def retrofit(
     report = _report(call, opened, by, before, sentence).model_copy(update=changed)
     report.save(call.out / REPORT)
     return report
+
+
+def _name(model: object) -> str:
+    if not isinstance(model, str | os.PathLike):
+        raise QuietformerError(
+            f"retrofit takes the name of a model, got {type(model).__name__}; save an open model and give its folder"
+        )
+    return os.fspath(model)
 
 
 def _finished(call: Call) -> RetrofitReport | None:
