@@ -142,6 +142,10 @@ def _no_gguf_bar() -> Iterator[None]:
 
 def _why(source: str, folder: Path, error: Exception) -> str:
     text = in_one_line(error, 200)
+    if "trust_remote_code=True" in str(error):
+        return (
+            f"{source} needs code that comes with it; pass --trust-remote-code (trust_remote_code=True) if you trust it"
+        )
     if not folder.is_dir():
         reason = text.partition(". ")[0]  # what transformers says, without its advice
         named = " or ".join(map(repr, BUILT_IN))
