@@ -35,12 +35,12 @@ ALLOWED = {
     "deployment": BASE | {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
-    "workflows": BASE | {
-        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+    "workflows": {
+        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis", "training", "deployment",
     },
     "study": BASE | {"progress", "config", "results", "rendering", "training", "workflows"},
-    "api": {"progress", "config", "workflows", "study"},
+    "api": {"errors", "progress", "config", "workflows", "study"},
     "cli": BASE | {"progress", "config", "results", "rendering", "training", "workflows", "study"},
     "__init__": {"_autoload"},
     "__main__": {"cli"},

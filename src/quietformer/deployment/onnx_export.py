@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch
+from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
 from quietformer.config.options.export import OnnxOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
@@ -50,12 +50,11 @@ def export_onnx(
     The model is quantized and calibrated; `processor`, its tokenizer or image processor, is saved beside it.
     """
     options = options or OnnxOptions()
+    check_model(model)
     model = _in_fp32(model)
     placed = quantizers(model)
-    batches = [_as_inputs(batch) for batch in batches]
-    example = _example(batches[0]) if batches else {}
-    if not batches:
-        raise QuietformerError("there are no batches to check the export on; give some text or images")
+    batches = _inputs(batches)
+    example = _example(batches[0])
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
@@ -112,11 +111,17 @@ def _in_fp32(model: PreTrainedModel) -> PreTrainedModel:
     return whole
 
 
+def _inputs(batches: list[Batch]) -> list[Batch]:
+    check_batches(batches)
+    found = [_as_inputs(batch) for batch in batches]
+    if not found:
+        raise QuietformerError("there are no batches to check the export on; give some text or images")
+    return found
+
+
 def _as_inputs(batch: Batch) -> Batch:
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in batch.items()
-        if name != "labels"
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in without_labels(batch).items()
     }
 
 

@@ -208,7 +208,8 @@ def _finish(
         progress.say("writing the model and inspecting it")
         model = strategy.kept_model(trainer, run, progress)
         write_final_model(model, run, data.tokenizer, state)
-        model = model if state is None else open_model(str(run))  # a shard is not a model
+        if state is not None:  # a shard is not a model
+            model = open_model(run, trust_remote_code=strategy.prepared.trust_remote_code)
         beside = strategy.baselines(data, model)
         found = vars(beside) | _outliers(model, trainer, data)
     steps, seconds = trainer.state.global_step, trainer.clock.seconds

@@ -16,8 +16,7 @@ from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.results.export import ExportReport
-from quietformer.results.provenance import command_line
-from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import as_calibrated, simulate
 
 REPORT = "report.json"
@@ -54,7 +53,7 @@ def export(
         "real": real.metrics,
         "export": details,
         "baselines": baselines,
-        "command": command_line("export", [opened.name, out], options.words()),
+        "command": command_on([model], "export", options, [out]),
     }
     report = ExportReport.model_validate(fields)
     report.save(out / REPORT)

@@ -13,9 +13,8 @@ from quietformer.models.save import save
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import plan_quantization
 from quietformer.quant.sensitivity import noise_by_tensor
-from quietformer.results.provenance import command_line
 from quietformer.results.quantize import PlanInfo, QuantizeReport
-from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import simulate
 
 
@@ -38,7 +37,7 @@ def quantize(model: ModelName, options: QuantizeOptions | None = None, progress:
         # The files of a folder are copied; those of a GGUF file have to be made.
         save(opened.model, options.out, processor=data.tokenizer if gguf_file(opened.name) else None)
     fields = dict(simulated.report_fields()) | {"kind": "quantize", "sensitivity": found}
-    return QuantizeReport.model_validate(fields | {"command": command_line("quantize", [opened.name], options.words())})
+    return QuantizeReport.model_validate(fields | {"command": command_on([model], "quantize", options)})
 
 
 def plan(model: ModelName, options: QuantizeOptions | None = None, progress: Progress = SILENT) -> PlanInfo:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from quietformer.config.options.base import Flag, Options
+from quietformer.config.options.base import Flag, Options, Texts
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits
 
 
@@ -22,8 +22,10 @@ class QuantizationOptions(Options):
         description="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
     )
     per_channel: bool = Field(default=False, description="One scale per output channel of a weight.")
-    keep: Annotated[tuple[str, ...], Flag("PATTERN[=BITS]")] = Field(
-        default=(), description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable."
+    keep: Annotated[Texts, Flag("PATTERN[=BITS]")] = Field(
+        default=(),
+        validate_default=True,
+        description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable.",
     )
     balance: bool = Field(
         default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."

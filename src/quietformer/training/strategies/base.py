@@ -29,6 +29,7 @@ class Prepared:
     data: TrainingData | None = None
     teacher: PreTrainedModel | None = None  # balanced, if the recipe asks for it
     student: PreTrainedModel | None = None
+    trust_remote_code: bool = False  # that of the model, when a checkpoint is opened
 
 
 @dataclass(frozen=True)
