@@ -16,7 +16,7 @@ from quietformer.config.options.base import Options
 from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.inspect import InspectOptions
-from quietformer.config.options.quantize import QuantizeOptions
+from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.options.study import CompareOptions, PaperOptions, RecipesOptions, SweepOptions
 from quietformer.config.options.train import PlanOptions, TrainOptions
@@ -105,7 +105,7 @@ def _sign_(verb: Any, work: Callable[..., Any], options: Any) -> None:
 
 inspect = _verb(inspect_workflow.inspect, InspectOptions)
 quantize = _verb(quantize_workflow.quantize, QuantizeOptions)
-plan_quantization = _verb(quantize_workflow.plan, QuantizeOptions)
+plan_quantization = _verb(quantize_workflow.plan, QuantizationPlanOptions)
 export = _verb_to_folder(export_workflow.export, ExportOptions)
 convert = _verb_to_folder(convert_workflow.convert, ConvertOptions)
 retrofit = _verb_to_folder(retrofit_workflow.retrofit, RetrofitOptions)

@@ -88,7 +88,7 @@ def test_a_study_is_shown_in_a_table_of_its_own(run, tmp_path):
     folder = write_study(tmp_path / "mine", study())
     code, out, _ = run("paper", "table2", "--ours", folder)
     assert code == 0
-    assert "Ours: made-up, small/opt: 1.23 to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run" in out
+    assert "Ours: made-up, small/opt: 1.23M to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run" in out
     assert [cells[:3] for cells in marked(out, "ours")] == [["vanilla", "888.5 ± 0.7", "999.5 ± 0.7"]]
     assert len(marked(out, "paper")) == 9
     assert "not run here" not in out
@@ -125,6 +125,6 @@ def test_mistakes_are_one_line(run, tmp_path):
     assert "choose from figure1" in fails(run, "paper", "appendix")
     assert "study.json does not exist" in fails(run, "paper", "--ours", tmp_path)
     (tmp_path / "study.json").write_text("{}")
-    assert "study.json: not a report of kind" in fails(run, "paper", "--ours", tmp_path)
+    assert "study.json: a report of kind 'inspect', not 'study'" in fails(run, "paper", "--ours", tmp_path)
     assert "is a folder" in fails(run, "paper", "--html", tmp_path)
     assert "no folder" in fails(run, "paper", "--json", tmp_path / "nowhere" / "p.json")

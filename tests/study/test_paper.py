@@ -232,7 +232,9 @@ def test_a_file_that_is_no_study_is_refused_by_name(content, tmp_path):
 def test_a_study_that_is_damaged_is_refused_by_name(damage, version, tmp_path):
     whole = OLD.read_text() if version == 1 else study().to_json()
     (tmp_path / "study.json").write_text(json.dumps(json.loads(whole) | damage))
-    with pytest.raises(QuietformerError, match=re.escape(f"{tmp_path / 'study.json'}: not a report of kind 'study'")):
+    with pytest.raises(
+        QuietformerError, match=re.escape(f"{tmp_path / 'study.json'}: a damaged report of kind 'study'")
+    ):
         with_ours(tmp_path)
 
 

@@ -50,20 +50,19 @@ def train(
         raise typer.Exit(130) from None
     if first:
         output.write(report)
-        print_report(report, tables=False)
+        print_report(report)
         _next_steps(Path(str(options.out)))
     return None
 
 
 def _plan(recipe: str, options: TrainOptions, output: TrainOutput) -> None:
-    from quietformer.cli.plan_table import print_plan
     from quietformer.workflows.train import plan_training
 
     with working("planning"):
         asked = PlanOptions(variant=options.variant, set=options.set, devices=output.devices, measure=output.measure)
         report = plan_training(recipe, asked)
     output.write(report)
-    print_plan(report)
+    print_report(report)
 
 
 def _next_steps(out: Path) -> None:

@@ -64,6 +64,7 @@ def _plain_page(report: Report) -> str:
         rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table.rows]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         parts.append(f"<h2>{html.escape(table.title)}</h2><table><tr>{head}</tr>{body}</table>")
+    parts += [f"<p>{html.escape(line)}</p>" for line in report.footnotes()]
     title = html.escape(f"Quietformer: {report.kind}")
     return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_asset("shared.css")}</style>{"".join(parts)}\n'
 
