@@ -123,8 +123,12 @@ def test_the_page_holds_others_texts_as_data_only(run, tmp_path):
 def test_mistakes_are_one_line(run, tmp_path):
     assert fails(run, "paper", "tabel2") == "quietformer: the paper has no 'tabel2'; did you mean 'table2'?"
     assert "choose from figure1" in fails(run, "paper", "appendix")
-    assert "study.json does not exist" in fails(run, "paper", "--ours", tmp_path)
+    wanted = "does not exist; give a folder that `quietformer compare` or `sweep` wrote"
+    assert fails(run, "paper", "--ours", tmp_path) == f"quietformer: {tmp_path / 'study.json'} {wanted}"
+    assert fails(run, "paper", "--ours", tmp_path / "nope") == f"quietformer: {tmp_path / 'nope'} {wanted}"
     (tmp_path / "study.json").write_text("{}")
-    assert "study.json: a report of kind 'inspect', not 'study'" in fails(run, "paper", "--ours", tmp_path)
+    assert "study.json: a report of kind 'inspect'; one of kind 'study' is needed here" in fails(
+        run, "paper", "--ours", tmp_path
+    )
     assert "is a folder" in fails(run, "paper", "--html", tmp_path)
     assert "no folder" in fails(run, "paper", "--json", tmp_path / "nowhere" / "p.json")

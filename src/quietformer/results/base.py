@@ -99,9 +99,7 @@ class Report(Record):
         if found is None:
             raise QuietformerError(f"no report of kind {kind!r}; known: {', '.join(sorted(cls.kinds))}")
         if not issubclass(found, cls):
-            raise QuietformerError(
-                f"a report of kind {kind!r}, not {cls.kind_name()!r}; read it with {found.__name__}.read"
-            )
+            raise QuietformerError(f"a report of kind {kind!r}; one of kind {cls.kind_name()!r} is needed here")
         try:
             report = found.model_validate(upgraded)
         except ValidationError as error:
