@@ -135,6 +135,38 @@ def test_an_untyped_dictionary_is_seen_under_any_name():
     assert not is_untyped("Sequence[Rows]", {"Row"})
 
 
+def formats_a_number(tree: ast.AST) -> bool:
+    """Whether it rounds a number or groups its digits: `{x:.2f}`, `{n:,}`, `"{:.1%}".format`."""
+    nodes = list(ast.walk(tree))
+    specs = [
+        ast.unparse(node.format_spec) for node in nodes if isinstance(node, ast.FormattedValue) and node.format_spec
+    ]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return any(re.search(r"[.,%]|[efg]['\"]$", spec) for spec in specs) or any(
+        re.search(r"\{\w*:[^{}]*(\.\d+[efg%]|,|%)\}|%\.\d+[efg]", text) for text in texts
+    )
+
+
+def test_numbers_are_formatted_in_one_place():
+    """A value of a spec that a user wrote (`alpha=0.5`) is repeated as it is; what was measured goes through `numbers`."""
+    packages = {"results", "rendering", "analysis", "training", "deployment", "workflows", "study", "cli"}
+    written = {"deployment/baselines.py", "study/ray_cluster.py", "study/paper_items.py"}
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in FILES
+        if package_of(path) in packages and formats_a_number(ast.parse(path.read_text()))
+    }
+    assert found - written == {"results/numbers.py"}
+
+
+@pytest.mark.parametrize(
+    "line", ['f"{x:.2f}"', 'f"{n:,}"', 'f"{x:.{places}%}"', '"{:.1%}".format(x)', '"%.3f" % x', 'f"{x:g}"']
+)
+def test_a_formatted_number_is_seen(line):
+    assert formats_a_number(ast.parse(line))
+    assert not formats_a_number(ast.parse('f"{x}, {name:>10}, {n!r:<4}"'))
+
+
 def test_the_public_names_are_all_there():
     for name in qf.__all__:
         assert getattr(qf, name) is not None

@@ -64,6 +64,21 @@ def rough(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.3g}"
 
 
+def two_digits(value: float) -> str:
+    """A learning rate, a number of epochs."""
+    return f"{value:.2g}"
+
+
+def logged_loss(value: float) -> str:
+    """A loss as training tells it, in which the third place moves last."""
+    return f"{value:.3f}"
+
+
+def to_three_digits(value: float) -> float:
+    """The number that `rough` shows."""
+    return float(f"{value:.3g}")
+
+
 def tiny(value: float) -> str:
     """A difference that should be nothing: 1.2e-06."""
     return f"{value:.1e}"
