@@ -16,7 +16,7 @@ from quietformer.config.options.base import Options, Place
 from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.inspect import InspectOptions
-from quietformer.config.options.quantize import QuantizeOptions
+from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.options.study import CompareOptions, PaperOptions, RecipesOptions, SweepOptions
 from quietformer.config.options.train import PlanOptions, TrainOptions
@@ -173,7 +173,7 @@ def _of_name(work: Callable[[str, Given, Progress], Result], options: Callable[P
 
 inspect = _of_models(inspect_workflow.inspect, InspectOptions)
 quantize = _of_model(quantize_workflow.quantize, QuantizeOptions)
-plan_quantization = _of_model(quantize_workflow.plan, QuantizeOptions)
+plan_quantization = _of_model(quantize_workflow.plan, QuantizationPlanOptions)
 export = _to_folder(export_workflow.export, ExportOptions)
 convert = _to_folder(convert_workflow.convert, ConvertOptions)
 retrofit = _from_files(retrofit_workflow.retrofit, RetrofitOptions)

@@ -9,6 +9,7 @@ import pytest
 
 from quietformer.rendering.page import page
 from quietformer.results.quality import SCALES
+from tests.rendering.as_report import as_report
 from tests.rendering.tabs import text
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'`/*SCRIPT*/"
@@ -79,12 +80,13 @@ def ranked(tab) -> list[str]:
 
 def test_it_is_one_file_without_markup_of_others():
     report = figures(command=f"quietformer quantize {EVIL}")
-    written = page(report)
+    made = as_report(report)
+    written = page(made)
     assert EVIL not in written
     assert written.count("</script>") == 2
     assert not re.search(r"https?://", written)
     data = written.split('id="data">')[1].split("</script>")[0]
-    assert json.loads(data) == report
+    assert json.loads(data) == json.loads(made.to_json())
 
 
 @in_browser

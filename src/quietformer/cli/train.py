@@ -52,19 +52,18 @@ def train(
         raise typer.Exit(130) from None
     if first:
         output.write(report)
-        print_report(report, tables=False)
+        print_report(report)
         _next_steps(Path(str(options.out)))
     return None
 
 
 def _plan(recipe: str, options: PlanOptions, output: TrainOutput) -> None:
-    from quietformer.cli.plan_table import print_plan
     from quietformer.workflows.train import plan_training
 
     with working("planning"):
         report = plan_training(recipe, options)
     output.write(report)
-    print_plan(report)
+    print_report(report)
 
 
 def _next_steps(out: Path) -> None:

@@ -49,6 +49,11 @@ class Source(Spec):
     def name(self) -> str:
         return self.builtin or self.path or "/".join(filter(None, (self.dataset, self.config)))
 
+    @property
+    def in_words(self) -> str:
+        """As people call it."""
+        return {"embedded": "the built-in text", "digits": "scikit-learn's digits"}.get(self.builtin, self.name)
+
     @classmethod
     def read(cls, value: Any) -> Source:
         """From its mapping, or from text: `embedded`, `digits`, or a path."""

@@ -25,6 +25,7 @@ from quietformer.models.folder_files import PROCESSOR_FILES
 from quietformer.models.save import copy_processor
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import quantizers
+from quietformer.results import numbers
 from quietformer.results.export import ExportDetails, FileSizes, LatencyRow
 
 FLOATING, DETAILS = "model_fp32.onnx", "export.json"
@@ -74,8 +75,8 @@ def export_onnx(
         difference = fp32_difference(model, draft / FLOATING, batches, output)
         if not difference <= SAME:
             raise QuietformerError(
-                f"the exported graph differs from {type(model).__name__} by {difference:.0%} of its largest output in fp32, so "
-                "it was not written; the exporter has mistranslated something"
+                f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest "
+                "output in fp32, so it was not written; the exporter has mistranslated something"
             )
         cosine, share = agreement_with_simulation(model, draft / INTEGER, batches, output)
         details = ExportDetails(

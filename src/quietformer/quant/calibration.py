@@ -140,7 +140,7 @@ def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -
 
 
 @contextlib.contextmanager
-def floating_point(model: nn.Module) -> Iterator[None]:
+def full_precision(model: nn.Module) -> Iterator[None]:
     """Run the model in full precision inside the context: its quantizers pass tensors unchanged."""
     before = {site: quantizer.mode for site, quantizer in quantizers(model).items()}
     set_mode_(model, "pass")

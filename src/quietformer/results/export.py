@@ -100,11 +100,12 @@ class ExportReport(SimulatedReport):
 
     def sentences(self) -> list[str]:
         made = self.export
+        size, equal = numbers.percent(made.bytes.int8 / made.bytes.fp32), numbers.percent(made.equal_to_simulation)
+        cosine = numbers.metric(made.cosine_to_simulation, "cosine")
         lines = [
             self.model.title,
-            f"{made.bytes.int8 / made.bytes.fp32:.1%} of the size; {made.weight_type} weights; mean cosine to the simulation "
-            f"{made.cosine_to_simulation:.4f}, {made.equal_to_simulation:.1%} of the values equal; "
-            f"fp32 ONNX differs from torch by {made.fp32_difference:.1e}",
+            f"{size} of the size; {made.weight_type} weights; mean cosine to the simulation {cosine}, {equal} of the values "
+            f"equal; fp32 ONNX differs from torch by {numbers.tiny(made.fp32_difference)}",
         ]
         return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
 
@@ -119,23 +120,24 @@ class ExportReport(SimulatedReport):
             size = "" if row.bytes is None else numbers.megabytes(row.bytes)
             rows.append((row.name, row.metrics, "failed" if row.error else size))
         cells = [[name, *(_cell(values, metric) for metric in names), size] for name, values, size in rows]
-        times = [
+        return [Table(f"{self.model.name}, {self.label}", ["model", *names, "MB"], cells), *self._latency_tables()]
+
+    def _latency_tables(self) -> list[Table]:
+        """Nothing if no time was measured."""
+        made = self.export
+        if not made.latency:
+            return []
+        columns = ["batch", "length", "torch fp32", "ONNX fp32", "ONNX INT8", "speedup"]
+        rows = [
             [
-                str(row.batch), str(row.length or "-"), f"{row.torch_fp32_ms:.1f}", f"{row.onnx_fp32_ms:.1f}",
-                f"{row.onnx_int8_ms:.1f}", f"{row.speedup:.2f}",
+                str(row.batch), str(row.length or numbers.MISSING),
+                *map(numbers.one_place, (row.torch_fp32_ms, row.onnx_fp32_ms, row.onnx_int8_ms)),
+                numbers.two_places(row.speedup),
             ]
             for row in made.latency
         ]  # fmt: skip
-        return [
-            Table(f"{self.model.name}, {self.label}", ["model", *names, "MB"], cells),
-            Table(
-                f"Milliseconds, {made.threads} threads",
-                ["batch", "length", "torch fp32", "ONNX fp32", "ONNX INT8", "speedup"],
-                times,
-                frozenset(),
-            ),
-        ]
+        return [Table(f"Milliseconds, {numbers.counted(made.threads, 'thread')}", columns, rows, frozenset())]
 
 
 def _cell(values: Metrics | None, name: str) -> str:
-    return "-" if values is None or name not in values.names() else numbers.metric(values[name], name)
+    return numbers.MISSING if values is None or name not in values.names() else numbers.metric(values[name], name)

@@ -30,6 +30,70 @@ def norm(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
+def deviation(value: float) -> str:
+    """A standard deviation of a metric: small beside it, so it has four places."""
+    return f"{value:.4f}"
+
+
+def kurtosis(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.1f}"
+
+
+def whole(value: float | None) -> str:
+    """A count, or a number whose places do not matter: 40,727."""
+    return MISSING if value is None else f"{value:,.0f}"
+
+
+def one_place(value: float | None) -> str:
+    """Bits, decibels, milliseconds, minutes."""
+    return MISSING if value is None else f"{value:.1f}"
+
+
+def two_places(value: float | None) -> str:
+    """A rate, a factor, a score."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def percent(share: float | None, places: int = 1) -> str:
+    """0.253 -> 25.3%."""
+    return MISSING if share is None else f"{share:.{places}%}"
+
+
+def rough(value: float | None) -> str:
+    """Three digits that count: 195, 0.0123, 1.2e+06."""
+    return MISSING if value is None else f"{value:,.3g}"
+
+
+def two_digits(value: float) -> str:
+    """A learning rate, a number of epochs."""
+    return f"{value:.2g}"
+
+
+def logged_loss(value: float) -> str:
+    """A loss as training tells it, in which the third place moves last."""
+    return f"{value:.3f}"
+
+
+def to_three_digits(value: float) -> float:
+    """The number that `rough` shows."""
+    return float(f"{value:.3g}")
+
+
+def tiny(value: float) -> str:
+    """A difference that should be nothing: 1.2e-06."""
+    return f"{value:.1e}"
+
+
+def span(low: float, high: float) -> str:
+    """`-1.5 .. 3`; minus zero is zero."""
+    return f"{low + 0.0:.3g} .. {high + 0.0:.3g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 thread`, `1,200 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def mean_and_std(mean: float | None, std: float | None, name: str = "", *, spread: bool = False) -> str:
     """`23.10 ± 0.20`, with as many places as the size of the number asks for."""
     if mean is None:
@@ -73,6 +137,16 @@ def significant(value: float | None) -> str:
 
 def megabytes(size: float) -> str:
     return f"{size / 1e6:.1f}"
+
+
+def mebibytes(size: float) -> str:
+    """What file managers call a megabyte."""
+    return f"{size / 2**20:.1f}"
+
+
+def millions(number: float, places: int = 1) -> str:
+    """1312612 -> 1.3M."""
+    return f"{number / 1e6:.{places}f}M"
 
 
 def count(number: float) -> str:

@@ -105,10 +105,9 @@ def _item(
 
 def read_report(place: Path) -> StudyReport:
     """The report of a study, from the file it left."""
-    try:
-        return StudyReport.read(place)
-    except QuietformerError as error:
-        raise QuietformerError(f"{error}; give a folder that `quietformer compare` or `sweep` wrote") from None
+    if not place.exists():
+        raise QuietformerError(f"{place} does not exist; give a folder that `quietformer compare` or `sweep` wrote")
+    return StudyReport.read(place)
 
 
 # ---- the paper's

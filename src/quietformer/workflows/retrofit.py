@@ -187,7 +187,7 @@ def _read(draft: Recipe, model: PreTrainedModel, call: Call) -> TrainingData:
             call.progress.say(
                 "--eval-texts names text that is also trained on: metrics on it say little about other text"
             )
-    call.progress.say(f"reading {', '.join(source.name for source in trained)}")
+    call.progress.say(f"reading {', '.join(source.in_words for source in trained)}")
     return training_data(draft, call.out, image_shape=image_size(model) if visual else (0, 0))
 
 

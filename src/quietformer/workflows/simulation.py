@@ -12,7 +12,7 @@ from quietformer.config.quantization import QuantizedSpec, QuantSpec
 from quietformer.data.calibration_data import CalibrationData, calibration_data
 from quietformer.errors import QuietformerError
 from quietformer.progress import Progress
-from quietformer.quant.calibration import floating_point, quantize_
+from quietformer.quant.calibration import full_precision, quantize_
 from quietformer.quant.placement import QuantPlan
 from quietformer.results.quality import spreads
 from quietformer.results.quantize import CalibrationRun, SearchedEstimator, SimulatedReport
@@ -77,7 +77,7 @@ def as_calibrated(
 ) -> Simulation:
     """A model that comes quantized, as it was calibrated."""
     data = calibration_data(opened.model, opened.name, opened.task, options)
-    with floating_point(opened.model):
+    with full_precision(opened.model):
         reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
     found = evaluate(opened.model, data.evaluation, opened.task, reference, progress=progress)
     return Simulation(opened, data, reference, quantized.spec, None, [CalibrationRun(seed=0, metrics=found.metrics)])

@@ -10,8 +10,8 @@ from quietformer.config.options.base import Flag, Options, Texts
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits
 
 
-class QuantizationOptions(Options):
-    """Bits, ranges, exceptions, and what is done to the weights first."""
+class QuantSpecOptions(Options):
+    """Bits, ranges and exceptions."""
 
     bits: Annotated[str, Flag("WxAy")] = Field(default="w8a8", description="Bits of weights and activations, 2 to 16.")
     weights: Annotated[str, Flag("ESTIMATOR")] = Field(
@@ -26,9 +26,6 @@ class QuantizationOptions(Options):
         default=(),
         validate_default=True,
         description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable.",
-    )
-    balance: bool = Field(
-        default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
     )
     gate: bool = Field(default=False, description="Also quantize the outputs of gates.")
     head: bool = Field(default=False, description="Also quantize the head.")
@@ -46,3 +43,11 @@ class QuantizationOptions(Options):
             gate=self.gate,
             rules=tuple(QuantRule.parse(text) for text in self.keep),
         )
+
+
+class QuantizationOptions(QuantSpecOptions):
+    """How a model is quantized, and what is done to its weights first."""
+
+    balance: bool = Field(
+        default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
+    )

@@ -151,7 +151,7 @@ function showQuality() {
       t.append(body);
     });
     byId("bars").replaceChildren(t);
-    byId("bar-scale").textContent = `${m === "perplexity" ? "Bars are logarithmic and begin at 1, which is perfect: shorter is better. " : ""}Simulated: computed in fp32, with every weight and activation rounded as INT8 rounds it. Real: the exported file, computed in integers by onnxruntime. Per-tensor weights share one scale; per-channel weights have one for each output.`;
+    byId("bar-scale").textContent = `${m === "perplexity" ? "Bars are logarithmic and begin at 1, which is perfect: shorter is better. " : ""}Simulated: computed in fp32, with every weight and activation rounded as INT8 rounds it. Real: the exported file, run in INT8 by ONNX Runtime. Per-tensor weights share one scale; per-channel weights have one for each output.`;
   };
   select.addEventListener("change", draw); draw();
   showSavings();

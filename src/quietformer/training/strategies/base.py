@@ -63,7 +63,7 @@ class Strategy(ABC):
     def data(self, run: Path, progress: Progress) -> TrainingData:
         if self.prepared.data is not None:
             return self.prepared.data
-        progress.say(f"reading {', '.join(source.name for source in self.recipe.data.train)}")
+        progress.say(f"reading {', '.join(source.in_words for source in self.recipe.data.train)}")
         shape = self.image_shape() if takes_images(self.recipe) else (0, 0)
         return training_data(self.recipe, run, image_shape=shape)
 

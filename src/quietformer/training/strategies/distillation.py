@@ -107,7 +107,7 @@ class Distillation(Strategy):
         best, last = _distilling(trainer).best.step, trainer.state.global_step
         model = trainer.released_model()
         if best is not None:
-            progress.say(f"the best evaluation was that of step {best:,}; its checkpoint is kept")
+            progress.say(f"the best evaluation was that of step {best}; its checkpoint is kept")
         if best not in (None, last) and (kept := checkpoint_before(run, best)) is not None:
             model = self._open(kept)
         remove_qat_(model, self.recipe.attention)
