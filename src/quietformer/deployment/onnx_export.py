@@ -76,8 +76,8 @@ def export_onnx(
         difference = fp32_difference(model, draft / FLOATING, batches, output)
         if not difference <= SAME:
             raise QuietformerError(
-                f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest output "
-                "in fp32, so it was not written; the exporter has mistranslated something"
+                f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest "
+                "output in fp32, so it was not written; the exporter has mistranslated something"
             )
         cosine, share = agreement_with_simulation(model, draft / INTEGER, batches, output)
         details = ExportDetails(
