@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import quietformer as qf
-from tests.package_graph import DRAWING, SOURCE, drawing, edges, package_of, reachable
+from tests.package_graph import DRAWING, ROOT, SOURCE, drawing, edges, package_of, reachable
 from tests.signatures import called_elsewhere, functions, is_untyped, untyped_aliases
 
 BASE = {"errors", "files"}
@@ -195,3 +195,10 @@ def test_type_checkers_see_every_public_name(tmp_path):
 def test_the_command_line_starts_without_torch():
     code = "import sys, quietformer.cli.main; sys.exit(any(n in sys.modules for n in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_tests_mirror_the_source_folder_by_folder():
+    def folders(root):
+        return {path.parent.relative_to(root).as_posix() for path in root.rglob("*.py")}
+
+    assert folders(SOURCE) <= folders(ROOT / "tests")

@@ -155,7 +155,7 @@ def test_the_ranking_is_in_the_order_given_and_shows_all_when_asked(opened):
     tab.locator("#sites .site").first.click()
     detail = text(tab, "#sites .detail")
     assert "encoder.layer.0.ffn_output:output · activation · layer 0 · 8 bits, asymmetric" in detail
-    assert "noise of 31.6 % of the signal" in detail
+    assert "noise of 31.6% of the signal" in detail
     tab.locator("#sites .site").first.click()
     assert tab.locator("#sites .detail").count() == 0
     assert problems == []
@@ -195,9 +195,9 @@ def test_measured_harm_is_told_and_drawn(opened):
     tab, problems = opened(figures(sensitivity=measured()))
     verdict = text(tab, "#verdict")
     assert "1.ffn_output alone takes cosine from 1.0000 to 0.9000." in verdict
-    assert "Sparing 1.ffn_output alone gets back 82.4 % of what is lost." in verdict
+    assert "Sparing 1.ffn_output alone gets back 82.4% of what is lost." in verdict
     assert "--keep '*.ffn_output=16'" in verdict
-    assert "0.9000 82.4 % back 0.9700 20.0" in text(tab, "#sites tbody tr:first-child")
+    assert "0.9000 82.4% back 0.9700 20.0" in text(tab, "#sites tbody tr:first-child")
     widths = [bar.bounding_box()["width"] for bar in tab.locator("#sites .bar").all()]
     assert widths[1] / widths[0] == pytest.approx(0.2, abs=0.01)  # 2 % of the cosine gone against 10 %
     assert tab.locator("#map .cell").all_text_contents() == ["10%", "0", "2.0%"]

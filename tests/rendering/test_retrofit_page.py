@@ -260,7 +260,7 @@ def test_words_and_pointer_give_the_weights_of_the_pattern(opened):
         place = max(by_token, key=lambda token: by_token[token])
         nth = 1 if side == "before" else 2
         share = round(100 * by_token[place] / columns.sum())
-        assert f"{share} % of its weight goes to {place}." in text(tab, f"#pictures > div:nth-child({nth}) p")
+        assert f"{share}% of its weight goes to {place}." in text(tab, f"#pictures > div:nth-child({nth}) p")
     gate = next(row for row in inspected["after"]["heads"] if row["layer"] == 1)["gate"][2]
     assert f"open to {gate:.2g}" in text(tab, "#pictures > div:nth-child(2) p")
 

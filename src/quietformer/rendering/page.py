@@ -41,7 +41,7 @@ def page(report: Report) -> str:
         "STYLE": "".join(_asset(f"{name}.css") for name in ASSETS[kind]),
         "MAIN": _asset(f"{kind}.html"),
         "DATA": data,
-        "SCRIPT": "".join(_asset(f"{name}.js") for name in ASSETS[kind]),
+        "SCRIPT": "".join(_asset(f"{name}.js") for name in ("numbers", *ASSETS[kind])),
     }
     # One pass over the frame alone: a name that looks like a slot stays a name.
     return SLOT.sub(lambda slot: parts[slot[1]], _asset("frame.html"))
