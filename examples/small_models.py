@@ -29,7 +29,7 @@ from transformers import (
 )
 
 import quietformer as qf
-from quietformer.data.builtin_text import embedded_prose
+from quietformer.data.builtin_text import builtin_paragraphs
 from quietformer.data.image_batches import digit_images
 from quietformer.data.text_batches import token_sequences
 
@@ -43,7 +43,7 @@ CHARACTERS = 3_000_000
 
 def corpus() -> list[str]:
     texts, size = [], 0
-    for paragraph in embedded_prose():
+    for paragraph in builtin_paragraphs():
         texts.append(paragraph)
         size += len(paragraph)
         if size > CHARACTERS:

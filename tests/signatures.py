@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,30 @@ from tests.package_graph import SOURCE, package_of
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 UNTYPED = ("dict[str, Any]", "Mapping[str, Any]", "MutableMapping[str, Any]")
+
+
+def untyped_aliases() -> set[str]:
+    """Names that stand for an untyped dictionary, or for another such name: `Row = dict[str, Any]`."""
+    given = [pair for path in sorted(SOURCE.rglob("*.py")) for pair in _aliases(ast.parse(path.read_text("utf-8")))]
+    found: set[str] = set()
+    while more := {name for name, meaning in given if is_untyped(meaning, found)} - found:
+        found |= more
+    return found
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(name, what it stands for) of the names with a capital that a module assigns a subscript: `Fields = dict[...]`."""
+    for node in tree.body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if value is None or not any(isinstance(part, ast.Subscript) for part in ast.walk(value)):
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name) and target.id[:1].isupper():
+                yield target.id, ast.unparse(value)
+
+
+def is_untyped(annotation: str, aliases: set[str]) -> bool:
+    return any(kind in annotation for kind in UNTYPED) or bool(set(re.findall(r"\w+", annotation)) & aliases)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,13 @@ from experiments.provenance import keep
 
 RESULT = Path(__file__).with_suffix(".json")
 SMALL = [f"{family}-{variant}" for family in ("bert", "opt") for variant in ("softmax", "clipped", "gated")]
+WORDS = {
+    "in floating point": "in fp32",
+    "every site": "every tensor",
+    "norms, sums": "norms, residual adds",
+    "products, sums": "products, adds",
+}
+"""Words of the kept results, and what the documents say instead."""
 BITS = ("w8a8", "w6a8", "w4a8", "w6a6")
 
 
@@ -80,7 +87,7 @@ def minilm_lines(figures: dict[str, Any]) -> list[str]:
         ("per-channel weights, simulated", per_channel["runs"][0]["figures"], None),
         ("per-channel weights, real INT8 ONNX", per_channel["real"], per_channel["export"]["bytes"]["int8"]),
     ]
-    rows += [(row["name"], row["figures"] or {}, row["bytes"]) for row in per_tensor["baselines"]]
+    rows += [(plain(row["name"]), row["figures"] or {}, row["bytes"]) for row in per_tensor["baselines"]]
     lines = [f"| | {' | '.join(names)} | MB |", "| --- " * (len(names) + 2) + "|"]
     for name, values, size in rows:
         shown = " | ".join(f"{values[n]:.4f}" if values.get(n) is not None else "failed" for n in names)
@@ -127,6 +134,13 @@ def bits_table(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
+def plain(text: str) -> str:
+    """What the kept results say, in today's words."""
+    for old, new in WORDS.items():
+        text = text.replace(old, new)
+    return text
+
+
 def page(figures: dict[str, Any]) -> str:
     exported = figures["minilm"]["per tensor"]
     versions = exported["export"]["versions"]
@@ -145,7 +159,7 @@ def page(figures: dict[str, Any]) -> str:
         "",
         "What each baseline quantizes:",
         "",
-        *(f"- {row['name']}: {row.get('error') or row['what']}." for row in exported["baselines"]),
+        *(f"- {plain(row['name'])}: {row.get('error') or plain(row['what'])}." for row in exported["baselines"]),
         "",
         f"Milliseconds, one thread, onnxruntime {versions['onnxruntime']}, a processor with AVX2 and without VNNI:",
         "",

@@ -1,4 +1,4 @@
-"""What balancing residual sums alone does to a model in simulated INT8, by alpha; nothing is trained.
+"""What channel balancing alone does to a model in simulated INT8, by alpha; nothing is trained.
 
 python -m experiments.retrofit.balance_alpha --texts reviews.txt --texts embedded --eval-texts wikitext2-test.txt [--keep]
 """

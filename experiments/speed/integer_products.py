@@ -1,4 +1,4 @@
-"""How fast onnxruntime's integer product is against its floating point one here, with signed and unsigned weights.
+"""How fast onnxruntime's integer product is against its fp32 one here, with signed and unsigned weights.
 
     python -m experiments.speed.integer_products [--keep]
 

@@ -1,4 +1,4 @@
-"""MiniLM exported: floating point against INT8 in onnxruntime, and the same files in OpenVINO where it is installed.
+"""MiniLM exported: fp32 against INT8 in ONNX Runtime, and the same files in OpenVINO where it is installed.
 
     python -m experiments.speed.runtimes [--keep]
 

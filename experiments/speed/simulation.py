@@ -22,7 +22,7 @@ from transformers import BertConfig, BertModel
 import quietformer as qf
 from experiments.provenance import keep, keep_option_
 from quietformer.config.quantization import QuantSpec
-from quietformer.quant.calibration import calibrate_, floating_point, quantize_
+from quietformer.quant.calibration import calibrate_, full_precision, quantize_
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -50,7 +50,7 @@ def main() -> None:
             plain(**batch)
 
     def with_core() -> None:
-        with torch.no_grad(), floating_point(ours):
+        with torch.no_grad(), full_precision(ours):
             ours(**batch)
 
     def calibrating() -> None:

@@ -3,7 +3,7 @@
     python -m experiments.studies.replay gamma-zeta='gamma=0.0,zeta=1.0,seed=0' causal-clipping=vanilla,seed=0
 
 A run is a function of its recipe, its seed and the code, so one that comes out the same to the last digit says that the others
-would. Compared are quality in floating point, quantized and as real INT8, outliers, and what stands beside them. Adds to
+would. Compared are quality in fp32, quantized and as real INT8, outliers, and what stands beside them. Adds to
 experiments/studies/replay.json; exits with 1 if any figure differs. Another processor may round otherwise.
 """
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import inspect as signatures
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from quietformer.config.options.base import Options
+from quietformer.config.options.base import Options, Place
 from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.inspect import InspectOptions
-from quietformer.config.options.quantize import QuantizeOptions
+from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.options.study import CompareOptions, PaperOptions, RecipesOptions, SweepOptions
 from quietformer.config.options.train import PlanOptions, TrainOptions
+from quietformer.errors import QuietformerError
 from quietformer.progress import Progress, shown_progress
 from quietformer.study import compare as compare_study
 from quietformer.study import paper as paper_study
@@ -31,65 +32,35 @@ from quietformer.workflows import listings
 from quietformer.workflows import quantize as quantize_workflow
 from quietformer.workflows import retrofit as retrofit_workflow
 from quietformer.workflows import train as train_workflow
+from quietformer.workflows.open_once import ModelName
 
 P = ParamSpec("P")
-What = TypeVar("What")
 Given = TypeVar("Given", bound=Options)
 Result = TypeVar("Result")
 Reported = TypeVar("Reported", covariant=True)
-Folder = str | os.PathLike[str]
+Models = ModelName | Sequence[ModelName]
 
 
-def _verb(
-    work: Callable[[What, Given, Progress], Result], options: Callable[P, Given]
-) -> Callable[Concatenate[What, P], Result]:
-    """A workflow as a function of what it works on, and its options as keywords."""
-
-    @wraps(work)
-    def verb(what: What, /, *args: P.args, **given: P.kwargs) -> Result:
-        return work(what, options(*args, **given), shown_progress())
-
-    _sign_(verb, work, options)
-    return verb
-
-
-def _verb_to_folder(
-    work: Callable[[What, Folder, Given, Progress], Result], options: Callable[P, Given]
-) -> Callable[Concatenate[What, Folder, P], Result]:
-    """The same for a workflow that writes a folder."""
-
-    @wraps(work)
-    def verb(what: What, out: Folder, /, *args: P.args, **given: P.kwargs) -> Result:
-        return work(what, out, options(*args, **given), shown_progress())
-
-    _sign_(verb, work, options)
-    return verb
-
-
-class NamedVerb(Protocol[P, Reported]):
-    """A verb whose first argument may be left out."""
-
-    def __call__(self, what: str = "", /, *args: P.args, **options: P.kwargs) -> Reported: ...
-
-
-def _verb_of_name(work: Callable[[str, Given, Progress], Result], options: Callable[P, Given]) -> NamedVerb[P, Result]:
-    """The same for a workflow that does something sensible without a name."""
-
-    @wraps(work)
-    def verb(what: str = "", /, *args: P.args, **given: P.kwargs) -> Result:
-        return work(what, options(*args, **given), shown_progress())
-
-    _sign_(verb, work, options)
-    return verb
-
-
-def _sign_(verb: Any, work: Callable[..., Any], options: Any) -> None:
-    """What `help()` shows: the workflow's own arguments, then every option with its default."""
-    own = [
-        parameter.replace(kind=signatures.Parameter.POSITIONAL_ONLY)
+def _function(work: Callable[..., Any], options: type[Options]) -> Any:
+    """A workflow as a function of its own arguments, positional or by name, and of its options as keywords."""
+    arguments = [
+        parameter
         for name, parameter in signatures.signature(work).parameters.items()
         if name not in ("options", "progress")
     ]
+    own = signatures.Signature(arguments)
+
+    @wraps(work)
+    def verb(*given: Any, **named: Any) -> Any:
+        apart = {name: named.pop(name) for name in own.parameters if name in named}
+        try:
+            bound = own.bind(*given[: len(arguments)], **apart)
+        except TypeError as error:
+            raise TypeError(f"{work.__name__}() {error}") from None
+        bound.apply_defaults()
+        values = [value if name in MODELS else _text(name, value) for name, value in bound.arguments.items()]
+        return work(*values, options(*given[len(arguments) :], **named), shown_progress())
+
     fields = [
         signatures.Parameter(
             name,
@@ -99,20 +70,117 @@ def _sign_(verb: Any, work: Callable[..., Any], options: Any) -> None:
         )
         for name, field in options.model_fields.items()
     ]
-    verb.__signature__ = signatures.Signature([*own, *fields])
-    verb.options = options
+    signed: Any = verb
+    signed.__signature__ = signatures.Signature([*arguments, *fields])  # what `help()` shows
+    signed.options = options
+    return signed
 
 
-inspect = _verb(inspect_workflow.inspect, InspectOptions)
-quantize = _verb(quantize_workflow.quantize, QuantizeOptions)
-plan_quantization = _verb(quantize_workflow.plan, QuantizeOptions)
-export = _verb_to_folder(export_workflow.export, ExportOptions)
-convert = _verb_to_folder(convert_workflow.convert, ConvertOptions)
-retrofit = _verb_to_folder(retrofit_workflow.retrofit, RetrofitOptions)
-train = _verb_of_name(train_workflow.train, TrainOptions)
-plan_training = _verb_of_name(train_workflow.plan_training, PlanOptions)
-compare = _verb_of_name(compare_study.compare, CompareOptions)
-sweep = _verb(sweep_study.sweep, SweepOptions)
-paper = _verb_of_name(paper_study.paper, PaperOptions)
-recipes = _verb_of_name(listings.recipes, RecipesOptions)
+MODELS = ("model", "models")
+"""Arguments that need not be text: opening a model says what they may be."""
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise QuietformerError(f"{name} must be text or a path, got {value!r}")
+    return os.fspath(value)
+
+
+# ---- kinds of verbs by their arguments, so that a type checker knows these by name, and every option
+class OfModels(Protocol[P, Reported]):
+    """A verb that takes a model or several."""
+
+    def __call__(self, models: Models, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_models(work: Callable[[Models, Given, Progress], Result], options: Callable[P, Given]) -> OfModels[P, Result]:
+    return cast(OfModels[P, Result], _function(work, cast(type[Options], options)))
+
+
+class OfModel(Protocol[P, Reported]):
+    """A verb that takes a model."""
+
+    def __call__(self, model: ModelName, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_model(work: Callable[[ModelName, Given, Progress], Result], options: Callable[P, Given]) -> OfModel[P, Result]:
+    return cast(OfModel[P, Result], _function(work, cast(type[Options], options)))
+
+
+class ToFolder(Protocol[P, Reported]):
+    """A verb that takes a model and writes a folder."""
+
+    def __call__(self, model: ModelName, out: Place, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _to_folder(
+    work: Callable[[ModelName, Place, Given, Progress], Result], options: Callable[P, Given]
+) -> ToFolder[P, Result]:
+    return cast(ToFolder[P, Result], _function(work, cast(type[Options], options)))
+
+
+class FromFiles(Protocol[P, Reported]):
+    """The same for a verb that goes back to the model's files: an open model will not do."""
+
+    def __call__(self, model: Place, out: Place, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _from_files(
+    work: Callable[[Place, Place, Given, Progress], Result], options: Callable[P, Given]
+) -> FromFiles[P, Result]:
+    return cast(FromFiles[P, Result], _function(work, cast(type[Options], options)))
+
+
+class OfRecipe(Protocol[P, Reported]):
+    """A verb that takes a recipe, by default small/opt."""
+
+    def __call__(self, recipe: Place = "", *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_recipe(work: Callable[[str, Given, Progress], Result], options: Callable[P, Given]) -> OfRecipe[P, Result]:
+    return cast(OfRecipe[P, Result], _function(work, cast(type[Options], options)))
+
+
+class OfStudy(Protocol[P, Reported]):
+    """A verb that takes the file of a study, or a built-in name."""
+
+    def __call__(self, file: Place, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_study(work: Callable[[str, Given, Progress], Result], options: Callable[P, Given]) -> OfStudy[P, Result]:
+    return cast(OfStudy[P, Result], _function(work, cast(type[Options], options)))
+
+
+class OfItem(Protocol[P, Reported]):
+    """A verb about all tables and figures of the paper, or one."""
+
+    def __call__(self, item: str = "", *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_item(work: Callable[[str, Given, Progress], Result], options: Callable[P, Given]) -> OfItem[P, Result]:
+    return cast(OfItem[P, Result], _function(work, cast(type[Options], options)))
+
+
+class OfName(Protocol[P, Reported]):
+    """A verb that lists everything, or shows one by its name."""
+
+    def __call__(self, name: Place = "", *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_name(work: Callable[[str, Given, Progress], Result], options: Callable[P, Given]) -> OfName[P, Result]:
+    return cast(OfName[P, Result], _function(work, cast(type[Options], options)))
+
+
+inspect = _of_models(inspect_workflow.inspect, InspectOptions)
+quantize = _of_model(quantize_workflow.quantize, QuantizeOptions)
+plan_quantization = _of_model(quantize_workflow.plan, QuantizationPlanOptions)
+export = _to_folder(export_workflow.export, ExportOptions)
+convert = _to_folder(convert_workflow.convert, ConvertOptions)
+retrofit = _from_files(retrofit_workflow.retrofit, RetrofitOptions)
+train = _of_recipe(train_workflow.train, TrainOptions)
+plan_training = _of_recipe(train_workflow.plan_training, PlanOptions)
+compare = _of_recipe(compare_study.compare, CompareOptions)
+sweep = _of_study(sweep_study.sweep, SweepOptions)
+paper = _of_item(paper_study.paper, PaperOptions)
+recipes = _of_name(listings.recipes, RecipesOptions)
 studies, variants = listings.studies, listings.variants

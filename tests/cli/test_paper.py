@@ -88,7 +88,7 @@ def test_a_study_is_shown_in_a_table_of_its_own(run, tmp_path):
     folder = write_study(tmp_path / "mine", study())
     code, out, _ = run("paper", "table2", "--ours", folder)
     assert code == 0
-    assert "Ours: made-up, small/opt: 1.23 to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run" in out
+    assert "Ours: made-up, small/opt: 1.23M to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run" in out
     assert [cells[:3] for cells in marked(out, "ours")] == [["vanilla", "888.5 ± 0.7", "999.5 ± 0.7"]]
     assert len(marked(out, "paper")) == 9
     assert "not run here" not in out
@@ -123,8 +123,12 @@ def test_the_page_holds_others_texts_as_data_only(run, tmp_path):
 def test_mistakes_are_one_line(run, tmp_path):
     assert fails(run, "paper", "tabel2") == "quietformer: the paper has no 'tabel2'; did you mean 'table2'?"
     assert "choose from figure1" in fails(run, "paper", "appendix")
-    assert "study.json does not exist" in fails(run, "paper", "--ours", tmp_path)
+    wanted = "does not exist; give a folder that `quietformer compare` or `sweep` wrote"
+    assert fails(run, "paper", "--ours", tmp_path) == f"quietformer: {tmp_path / 'study.json'} {wanted}"
+    assert fails(run, "paper", "--ours", tmp_path / "nope") == f"quietformer: {tmp_path / 'nope'} {wanted}"
     (tmp_path / "study.json").write_text("{}")
-    assert "study.json: not a report of kind" in fails(run, "paper", "--ours", tmp_path)
+    assert "study.json: a report of kind 'inspect'; one of kind 'study' is needed here" in fails(
+        run, "paper", "--ours", tmp_path
+    )
     assert "is a folder" in fails(run, "paper", "--html", tmp_path)
     assert "no folder" in fails(run, "paper", "--json", tmp_path / "nowhere" / "p.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ import quietformer as qf
 from quietformer.models.open_any import open_model
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
+from quietformer.results.base import Report
+from tests.report_words import words_of
 from tests.tiny_models import VOCABULARY, build
 
 FEW = ("--sequences", 4, "--calibration", 2, "--batch-size", 2, "--length", 12)
@@ -98,13 +101,29 @@ def test_search_and_sensitivity_are_in_the_figures(run, place):
 
 
 def test_the_plan_says_what_is_quantized_and_what_not_and_why(run, place):
-    code, out, err = quantize(run, place, "bert", "--plan", "--json", place / "plan.json", "--keep", "*.scores")
+    given = ("--texts", place / "text.txt", "--length", 12, "--batch-size", 2, "--keep", "*.scores")
+    code, out, err = run("quantize", place / "bert", "--plan", *given, "--json", place / "plan.json")
     assert code == 0, err
-    plan = json.loads((place / "plan.json").read_text())
-    assert any(item["why"] == "the head" for item in plan["left"])
-    assert any(item["why"] == "rule '*.scores'" for item in plan["left"])
-    assert "kept in full precision" in out
-    assert not (place / "q.html").exists()
+    plan = Report.read(place / "plan.json")
+    assert any(item.why == "the head" for item in plan.left)
+    assert any(item.why == "rule '*.scores'" for item in plan.left)
+    assert words_of(plan) <= {*out.split()}
+    assert not {path.suffix for path in place.iterdir()} & {".html"}
+    code, _, err = run(*shlex.split(plan.command)[1:], "--json", place / "again.json", "--page", place / "plan.html")
+    assert code == 0, err
+    assert Report.read(place / "again.json") == plan
+    assert plan.left[0].site in (place / "plan.html").read_text()
+    same = qf.plan_quantization(place / "bert", texts=place / "text.txt", length=12, batch_size=2, keep=["*.scores"])
+    assert same == plan
+
+
+@pytest.mark.parametrize(
+    "option", [("--out", "o"), ("--overwrite",), ("--seeds", 2), ("--search",), ("--sensitivity",)]
+)
+def test_a_plan_refuses_what_it_would_not_do(run, place, option):
+    code, _, err = run("quantize", place / "bert", "--plan", *option)
+    assert code == 2
+    assert f"leave out {option[0]}" in err
 
 
 def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):

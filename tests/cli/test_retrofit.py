@@ -202,7 +202,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
         "unknown normalizer": (loud, out, *q, "--attention", "softmx"),
         "holds other things": (loud, full, *q),
         "MODEL itself": (loud, loud, *q),
-        "has no site": (loud, out, *q, "--site", "ffn_outputs"),
+        "has no tensor": (loud, out, *q, "--site", "ffn_outputs"),
         "one of --texts": (loud, out, *q, "--images", tmp_path),
         "takes text": (loud, out, *QUICK, "--images", full),
         "learning_rate must be > 0": (loud, out, *q, "--learning-rate", "0"),

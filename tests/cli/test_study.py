@@ -56,14 +56,5 @@ def test_a_recipe_without_variants_cannot_be_compared(run, tmp_path):
     assert "no variants to compare" in fails(run, "compare", recipe, "--out", tmp_path / "o")
 
 
-def test_options_from_python_are_those_of_the_command_line():
-    given = CompareOptions(variants="vanilla,gated", set={"training.steps": 6, "name": "x"}, out="here", real=False)
-    assert given.variants == ("vanilla", "gated")
-    assert given.words() == [
-        "--out", "here", "--variants", "vanilla", "--variants", "gated", "--set", "training.steps=6", "--set", "name=x",
-        "--no-real",
-    ]  # fmt: skip
-
-
 def test_the_commands_are_there():
     assert {"compare", "sweep", "paper", "recipes", "variants"} <= {command.name for command in app.registered_commands}

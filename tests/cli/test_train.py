@@ -45,6 +45,14 @@ def test_the_recipes_are_listed_and_shown(run, tmp_path):
     }  # fmt: skip
 
 
+def test_options_of_a_plan_go_with_a_plan(run, tmp_path):
+    out = ("--out", tmp_path / "run")
+    assert "--devices goes with --plan" in fails(run, "train", "small/opt", "--devices", 2, *out)
+    assert "--measure goes with --plan" in fails(run, "train", "small/opt", "--no-measure", *out)
+    assert fails(run, "train", "--plan", "--devices", 0) == "quietformer: plan: devices must be >= 1, got 0"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_shows_its_figures_and_the_other_commands_take_its_folder(run, recipe, tmp_path, prose):
     out = tmp_path / "run"
     code, shown, error = run("train", recipe(), "--out", out, "--json", tmp_path / "f.json")

@@ -67,10 +67,10 @@ def rows(given, output):
 
 def test_floating_point_onnx_equals_torch_for_any_batch_and_length(exported):
     model, name, folder, _ = exported
-    from quietformer.quant.calibration import floating_point
+    from quietformer.quant.calibration import full_precision
 
     for given in (inputs(name), other_sizes(name)):
-        with torch.no_grad(), floating_point(model):
+        with torch.no_grad(), full_precision(model):
             expected = rows(given, model(**given).logits)
         got = rows(given, OnnxModel(folder / "model_fp32.onnx")(given)["logits"])
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 import quietformer as qf
 from quietformer.config.quantization import estimators
 from quietformer.errors import CheckpointError, QuietformerError
-from quietformer.quant.calibration import dequantize_, floating_point, use_estimators_
+from quietformer.quant.calibration import dequantize_, full_precision, use_estimators_
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.sensitivity import Measure, sensitivity, signal_to_noise
 from tests.tiny_models import CAUSAL, PAPER, build, inputs, logits
@@ -123,7 +123,7 @@ def test_no_batches_nan_and_a_model_without_quantizers_are_errors():
 def test_every_estimator_calibrates_a_whole_model(name):
     model, _ = calibrated("opt", activations=name, weights=name)
     assert torch.isfinite(logits(model, inputs("opt"))).all()
-    with floating_point(model):
+    with full_precision(model):
         exact = logits(model, inputs("opt"))
     assert float((logits(model, inputs("opt")) - exact).abs().max()) < 0.2 * float(exact.abs().max())
 
@@ -235,7 +235,7 @@ def test_sensitivity_puts_the_tensor_that_breaks_the_model_first():
         model.bert.encoder.layer[1].output.dense.bias[5] = 5000.0
     plan = qf.quantize_(model, qf.QuantSpec(), inputs("bert"))
     qf.calibrate_(model, batches("bert"))
-    with floating_point(model):
+    with full_precision(model):
         exact = logits(model, inputs("bert"))
 
     def measure():

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from quietformer.rendering.page import write_page
+from tests.rendering.as_report import as_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -48,7 +48,7 @@ def open_tab(browser):
 @pytest.fixture
 def opened(open_tab, tmp_path):
     def open_page(report, **options):
-        write_page(report, tmp_path / "page.html")
+        as_report(report).to_html(tmp_path / "page.html")
         tab, problems, requests = open_tab(tmp_path / "page.html", **options)
         # The page may ask for itself and for pictures it carries; anything else is a problem, whenever it is asked for.
         tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))

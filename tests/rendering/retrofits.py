@@ -10,6 +10,7 @@ import torch
 
 import quietformer as qf
 from quietformer.analysis.outliers import TokenNames
+from quietformer.results.quality import SCALES
 from tests.tiny_models import VARIANTS, build, inputs
 
 
@@ -77,6 +78,7 @@ def retrofit(
         "task": "embedding",
         "primary": measure,
         "better": better,
+        "scale": SCALES[better],
         "rows": rows,
         "before": first,
         "after": second,

@@ -10,9 +10,10 @@ import torch
 import quietformer as qf
 from quietformer.analysis.outliers import TokenNames
 from quietformer.rendering.card import card_fragment
-from quietformer.rendering.page import page, write_page
+from quietformer.rendering.page import page
 from quietformer.rendering.plots import draw_plots, unpack
 from quietformer.results.inspect import InspectReport, PackedMatrix
+from tests.rendering.as_report import as_report
 from tests.tiny_models import VARIANTS, build, inputs
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -29,7 +30,7 @@ def figures(name="bert", variant=None):
 
 
 def test_no_markup_of_others_reaches_the_page():
-    text = page(figures())
+    text = page(as_report(figures()))
     assert EVIL not in text
     assert text.count("</script>") == 2
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
@@ -71,7 +72,7 @@ def test_the_card_carries_the_verdict():
 @pytest.fixture
 def opened(open_tab, tmp_path):
     def open_page(report, **options):
-        write_page(report, tmp_path / "page.html")
+        as_report(report).to_html(tmp_path / "page.html")
         tab, problems, requests = open_tab(tmp_path / "page.html", **options)
         tab.wait_for_function("document.querySelectorAll('#pictures canvas').length > 0")
         return tab, problems, requests
@@ -133,6 +134,6 @@ def test_images_show_their_patches(opened):
 
 def test_the_page_holds_all_figures():
     report = figures()
-    text = page(report)
+    text = page(as_report(report))
     data = text.split('id="data">')[1].split("</script>")[0]
     assert json.loads(data) == json.loads(json.dumps(report))

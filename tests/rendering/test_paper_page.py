@@ -49,7 +49,7 @@ def test_ours_is_marked_with_its_size_and_others_texts_stay_text(opened, report)
     ((source, *line),) = cells(tab, "table2", "ours")
     assert (source, line[:3]) == ("ours", ["vanilla", "888.5 ± 0.7", "999.5 ± 0.7"])
     shown = text(tab, "#table2")
-    assert f"Ours: {EVIL}, small/opt: 1.23 to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run" in shown
+    assert f"Ours: {EVIL}, small/opt: 1.23M to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run" in shown
     assert tab.evaluate("document.querySelectorAll('img').length") == 0
     assert "Ours: not run here." in text(tab, "#table1")
     assert "Ours: nothing to run." in text(tab, "#figure4")

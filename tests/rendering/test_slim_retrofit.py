@@ -13,6 +13,7 @@ from quietformer.rendering.page import page
 from quietformer.rendering.plots import unpack
 from quietformer.rendering.slim_retrofit import MOST_LOGGED, slim
 from quietformer.results.inspect import PackedMatrix
+from tests.rendering.as_report import as_report
 from tests.rendering.retrofits import retrofit
 
 
@@ -39,7 +40,7 @@ def test_a_page_of_a_large_model_stays_small(layers, heads):
     report = retrofit()
     for name in ("before", "after"):
         report[name]["inspect"] = crowd(report[name]["inspect"], layers, heads)
-    assert len(page(report).encode()) < 1_500_000
+    assert len(page(as_report(report)).encode()) < 1_500_000
     kept = slim(report)["after"]["inspect"]["pictures"]["attention"]
     assert len(kept) == layers
     assert all(len(entry["heads"]) == heads for entry in kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from quietformer.errors import QuietformerError
 from quietformer.results.base import Report
 from quietformer.results.convert import ConvertReport
 from quietformer.results.quality import Metrics, Spread, cost, effect, spreads
+from quietformer.results.quantize import QuantizeReport, SimulatedReport
 from quietformer.results.tables import Table
 from tests.report_schemas import FOLDER, kinds, schemas
 
@@ -51,7 +53,12 @@ def test_a_fresh_process_reads_any_kind(tmp_path):
         ('{"version": 99}', "this release reads up to 2; pip install -U quietformer"),
         ('{"version": "2"}', "no usable version"),
         ('{"version": 2, "kind": "nothing"}', "no report of kind 'nothing'"),
-        ('{"version": 2, "kind": "convert"}', "not a report of kind 'convert': model: Field required"),
+        ('{"version": 1, "kind": ["x"]}', r"no report of kind \['x'\]"),
+        ('{"version": 1, "kind": "retrofit", "rows": [3]}', "damaged report"),
+        ('{"version": 1, "kind": "retrofit", "before": {}}', "damaged report"),
+        ('{"version": 1, "kind": "retrofit", "before": {"inspect": [1]}}', "damaged report"),
+        ('{"version": 1, "kind": "train", "log": [3]}', "damaged report"),
+        ('{"version": 2, "kind": "convert"}', "a damaged report of kind 'convert': model: Field required"),
     ],
 )
 def test_what_is_no_report_is_told_in_one_line(tmp_path, text, message):
@@ -60,6 +67,20 @@ def test_what_is_no_report_is_told_in_one_line(tmp_path, text, message):
         Report.read(tmp_path / "r.json")
     assert str(tmp_path / "r.json") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_report_of_another_kind_is_told_with_both_kinds(tmp_path):
+    converted().save(tmp_path / "r.json")
+    with pytest.raises(QuietformerError, match="of kind 'convert'; one of kind 'quantize' is needed here"):
+        QuantizeReport.read(tmp_path / "r.json")
+
+
+def test_a_class_that_several_kinds_share_reads_each_of_them(tmp_path):
+    converted().save(tmp_path / "r.json")
+    with pytest.raises(QuietformerError, match="one of kind 'SimulatedReport' is needed here"):
+        SimulatedReport.read(tmp_path / "r.json")
+    old = next((Path(__file__).parent / "version_1").glob("quantize*.json"))
+    assert SimulatedReport.read(old).kind == "quantize"
 
 
 def test_an_unknown_field_is_an_error(tmp_path):

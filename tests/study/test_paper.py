@@ -169,7 +169,7 @@ def test_ours_is_apart_from_the_papers_and_says_its_size(nothing_measured, tmp_p
     (ours,) = report.only("table2").items[0].ours
     assert ours.rows[0].fp32.mean == 888.5
     assert "5555" not in ours.model_dump_json(), "what a study quotes of the paper is not ours to show"
-    assert ours.size.in_words() == "1.23 to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run"
+    assert ours.size.in_words() == "1.23M to 1.25M parameters, 777 steps, length 48, 2 seeds, 2.0 min a run"
     assert ours.table().rows[0][:4] == ["ours", "vanilla", "888.5 ± 0.7", "999.5 ± 0.7"]
 
 
@@ -232,7 +232,9 @@ def test_a_file_that_is_no_study_is_refused_by_name(content, tmp_path):
 def test_a_study_that_is_damaged_is_refused_by_name(damage, version, tmp_path):
     whole = OLD.read_text() if version == 1 else study().to_json()
     (tmp_path / "study.json").write_text(json.dumps(json.loads(whole) | damage))
-    with pytest.raises(QuietformerError, match=re.escape(f"{tmp_path / 'study.json'}: not a report of kind 'study'")):
+    with pytest.raises(
+        QuietformerError, match=re.escape(f"{tmp_path / 'study.json'}: a damaged report of kind 'study'")
+    ):
         with_ours(tmp_path)
 
 

@@ -143,7 +143,7 @@ def test_numbers_are_shown_as_people_read_them(mean, std, metric, text):
         (0.8, 0.8004, "top1", "same"),
         (20.0, 64.0, "perplexity", "× 3.2"),
         (20.0, 40000.0, "perplexity", "× 2,000"),
-        (20.0, 21.7, "perplexity", "+8.5 %"),
+        (20.0, 21.7, "perplexity", "+8.5%"),
         (20.0, 20.001, "perplexity", "same"),
         (20.0, None, "perplexity", "no number"),
     ],

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import quietformer as qf
-from quietformer.cli.plan_table import print_plan
+from quietformer.cli.printing import print_report
 from quietformer.config.recipe import Recipe
 from quietformer.results.plan import PlanReport
 from quietformer.training.footprint import autocast, example_inputs, fake_, trace
@@ -198,7 +198,7 @@ def test_a_measured_plan_estimates_time_and_prints_and_writes_itself(monkeypatch
     assert PlanReport.from_fields(json.loads(found.to_json())) == found
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    print_plan(found)
+    print_report(found)
     text = out.getvalue()
     assert "estimate for this machine" in text
     assert f"{found.work.steps} steps" in text

@@ -118,7 +118,7 @@ def test_the_activation_penalty_is_its_formula(prose, tmp_path):
 
 
 def test_a_penalty_needs_a_site_the_model_has():
-    with pytest.raises(QuietformerError, match="has no site 'nowhere' for the activation penalty; no site"):
+    with pytest.raises(QuietformerError, match="has no tensor 'nowhere' for the activation penalty; none"):
         ActivationPenalty(site="nowhere").build(torch.nn.Linear(2, 2))
     with pytest.raises(QuietformerError, match=r"'ffn_norm.middle'.*it has attention_norm, .*ffn_output"):
         RangePenalty(sites=("ffn_norm", "ffn_norm.middle")).build(build("bert"))

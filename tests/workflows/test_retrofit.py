@@ -14,6 +14,7 @@ from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.models.open_any import open_model
 from quietformer.results.retrofit import RetrofitReport
 from quietformer.workflows import measure_before_after as measure_side
+from quietformer.workflows import open_once
 from quietformer.workflows import retrofit as workflow
 from quietformer.workflows.measure_before_after import spread_over
 from quietformer.workflows.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
@@ -56,7 +57,7 @@ def test_everything_is_done_once(tmp_path, loud, options, monkeypatch):
             assert getattr(module, name) is original
             monkeypatch.setattr(module, name, counting)
 
-    count("open_model", workflow, run, distillation)
+    count("open_model", open_once, workflow, run, distillation)
     count("balance_", workflow, distillation)
     count("training_data", workflow, base, measuring_data)
     count("inspect_model", measure_side)
@@ -160,3 +161,35 @@ def test_attention_that_is_there_stays_unless_named():
     assert attention_for_pretrained("", "none", there) == qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=2))
     bare = qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=2))
     assert attention_for_pretrained("", "", bare) == bare.model_copy(update={"gate": qf.LinearGate.for_pretrained()})
+
+
+CODE = """
+from transformers import BertConfig, BertModel
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+
+
+def test_a_model_with_code_of_its_own_is_retrofitted_if_it_is_trusted(tmp_path, loud, options):
+    """The best checkpoint and a finished run are opened again, with the same trust."""
+    config = json.loads((loud / "config.json").read_text())
+    config |= {"model_type": "own", "architectures": ["OwnModel"]}
+    config |= {"auto_map": {"AutoConfig": "own_code.OwnConfig", "AutoModel": "own_code.OwnModel"}}
+    (loud / "config.json").write_text(json.dumps(config))
+    (loud / "own_code.py").write_text(CODE)
+    out = tmp_path / "out"
+    with pytest.raises(qf.QuietformerError, match="trust_remote_code"):
+        workflow.retrofit(loud, out, options)
+    trusting = options.model_copy(update={"trust_remote_code": True})
+    report = workflow.retrofit(loud, out, trusting)
+    assert report.changed
+    assert report.model.class_name == "OwnModel"
+    assert "--trust-remote-code" in report.command
+    (out / workflow.REPORT).unlink()  # as if it had been killed while measuring
+    again = workflow.retrofit(loud, out, trusting)
+    assert again.after == report.after
+    assert workflow.retrofit(loud, out, options) == again  # whether code is trusted makes no other retrofit

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+Tokens = Sequence[int] | np.ndarray[Any, Any]
 BACKOFFS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """How many counts the unigram is worth; the best of these on the text asked about is taken, in the bigram's favour."""
 
 
 def bigram_perplexity(
-    train: Iterable[Sequence[int]], asked: Iterable[Sequence[int]], *, vocabulary: int, never_asked: Sequence[int] = ()
+    train: Iterable[Tokens], asked: Iterable[Tokens], *, vocabulary: int, never_asked: Sequence[int] = ()
 ) -> float:
     """Perplexity of P(b | a) = (count(a, b) + k P(b)) / (count(a) + k), over the neighbours in the sequences asked about."""
     first_N, second_N = _neighbours(train)
@@ -33,6 +34,6 @@ def bigram_perplexity(
     return math.exp(min(losses))
 
 
-def _neighbours(sequences: Iterable[Sequence[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _neighbours(sequences: Iterable[Tokens]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
     return np.concatenate([a[:-1] for a in arrays]), np.concatenate([a[1:] for a in arrays])

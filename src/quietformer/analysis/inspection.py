@@ -20,7 +20,7 @@ from quietformer.analysis.heads import MEASURES, HeadTally, head_measures
 from quietformer.analysis.outliers import OutlierTally, TokenNames
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, check_batches, check_model, in_eval_mode, run
 from quietformer.architectures.layout import Headline as HeadlineSites
 from quietformer.architectures.layout import Watch, final_norm, find_blocks, find_residuals, headline, is_post_norm
 from quietformer.config.recorded_changes import changes_of
@@ -113,7 +113,7 @@ class Inspection:
 
 
 def inspect_model(
-    model: nn.Module,
+    model: PreTrainedModel,
     batches: Iterable[Batch],
     *,
     names: TokenNames | None = None,
@@ -122,8 +122,8 @@ def inspect_model(
     progress: Progress = SILENT,
 ) -> InspectReport:
     """Run the batches through the model and report its outliers; the model is left as it was."""
-    if not isinstance(model, PreTrainedModel):
-        raise QuietformerError(f"{type(model).__name__} is not a transformers model")
+    check_model(model)
+    check_batches(batches)
     check_finite(model)
     blocks = find_blocks(model)
     if not blocks:

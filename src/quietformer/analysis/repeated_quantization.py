@@ -11,7 +11,7 @@ from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.progress import SILENT, Progress
-from quietformer.quant.calibration import calibrate_, floating_point, use_estimators_
+from quietformer.quant.calibration import calibrate_, full_precision, use_estimators_
 from quietformer.quant.placement import QuantPlan
 from quietformer.quant.sensitivity import Measure, sensitivity
 from quietformer.results.quantize import CalibrationRun, SearchedEstimator, Sensitivity
@@ -41,7 +41,7 @@ def search_estimator(
 ) -> tuple[EstimatorSpec, list[SearchedEstimator]]:
     """The estimator for activations that does best on the calibration data of seed 0, which evaluation never sees."""
     batches = data.calibration(0)
-    with floating_point(model):
+    with full_precision(model):
         reference = reference_run(model, batches, task)
     rows, scores = [], []
     for done, text in enumerate(SEARCHED):
@@ -63,7 +63,7 @@ def measure_sensitivity(
     """Every tensor alone, and all but every tensor, on a few of the evaluation sequences."""
     size = len(next(iter(data.evaluation[0].values())))
     few = data.evaluation[: max(1, FEW // size)]
-    with floating_point(model):
+    with full_precision(model):
         reference = reference_run(model, few, task)
     evaluation = reference.evaluation
     measure = Measure(evaluation.primary, evaluation.better, lambda: evaluate(model, few, task, reference).value)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from quietformer.results.inspect import OutlierMetrics, Place, Severity, TensorMetrics, Verdict
+from quietformer.results import numbers
+from quietformer.results.inspect import OutlierMetrics, Place, Severity, TensorMetrics, Verdict, largest_kurtosis
 from quietformer.results.labels import label
 
 RANGE_SITES = (
@@ -75,10 +76,11 @@ def _range_claim(found: OutlierMetrics, affected: list[TensorMetrics]) -> str:
     reach = max(row.largest for row in rows)
     where = _where(found, worst, [row.layer for row in rows])
     bits = min(row.int8_bits_left for row in rows)
-    kurtosis = max(row.kurtosis or 0.0 for row in rows)
+    kurtosis = numbers.whole(largest_kurtosis(rows))
     return (
-        f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row.layer for row in rows])} reach {reach:.0f}{where}; "
-        f"kurtosis up to {kurtosis:,.0f}; per-tensor INT8 keeps {bits:.1f} bits for the ordinary values."
+        f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row.layer for row in rows])} reach "
+        f"{numbers.whole(reach)}{where}; kurtosis up to {kurtosis}; "
+        f"per-tensor INT8 keeps {numbers.one_place(bits)} bits for the ordinary values."
     )
 
 
@@ -109,11 +111,10 @@ def _quiet_claim(ranked: list[TensorMetrics]) -> str:
     if not ranked:
         return "No tensor of the residual stream was seen."
     worst = ranked[0]
-    kurtosis = max((row.kurtosis or 0.0) for row in ranked)
+    bits, kurtosis = numbers.one_place(worst.int8_bits_left), numbers.kurtosis(largest_kurtosis(ranked))
     return (
         f"The tensor with the widest range is {label(worst.site)} of layer {worst.layer}: largest value "
-        f"{worst.largest:.2f}, INT8 keeps {worst.int8_bits_left:.1f} bits for the rest; "
-        f"the largest kurtosis is {kurtosis:.1f}."
+        f"{numbers.norm(worst.largest)}, INT8 keeps {bits} bits for the rest; the largest kurtosis is {kurtosis}."
     )
 
 
@@ -126,7 +127,8 @@ def _outlier_claims(found: OutlierMetrics, affected: list[TensorMetrics]) -> lis
         if total and all(row.delimiter_share is not None for row in rows):
             share = sum((row.delimiter_share or 0.0) * row.total for row in rows) / total
             claims.append(
-                f"{share:.0%} of the {total:,} outliers in {label(site)} stand on delimiters and special tokens."
+                f"{numbers.percent(share, 0)} of the {numbers.whole(total)} outliers in {label(site)} stand on delimiters and "
+                "special tokens."
             )
     tokens = found.data.tokens or 0
     if 0 < tokens < FEW_TOKENS:
@@ -146,7 +148,7 @@ def _head_claims(found: OutlierMetrics) -> list[str]:
         claims.append(
             f"{len(idle)} head{'s' if len(idle) > 1 else ''} with a no-op score above 0.5 (mostly doing nothing); the idlest is "
             f"head {head} of layer {layer} "
-            f"with {score:.2f}."
+            f"with {numbers.two_places(score)}."
         )
     dead = [(row.layer, max(row.zero_rows)) for row in found.heads if max(row.zero_rows) > 0.5]
     if dead:

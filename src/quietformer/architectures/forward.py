@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError, in_one_line
 
@@ -14,11 +15,41 @@ Batch = dict[str, Tensor]
 """The arguments of a model: tensors by name."""
 
 
+def check_model(model: object) -> None:
+    """Refuse what is not a transformers model."""
+    if not isinstance(model, PreTrainedModel):
+        raise QuietformerError(
+            f"{type(model).__name__} is not a transformers model; open a name with open_model, take a model out of its wrapper"
+        )
+
+
+def check_batch(batch: object) -> None:
+    """Refuse what is not one batch."""
+    if not isinstance(batch, Mapping):
+        raise QuietformerError(
+            f"a batch is a mapping of tensors by name, e.g. tokenizer(texts, return_tensors='pt'), got {type(batch).__name__}"
+        )
+
+
+def check_batches(batches: object) -> None:
+    """Refuse what is not several batches."""
+    if isinstance(batches, Mapping):
+        raise QuietformerError("a list of batches is needed, got one batch; put it into a list")
+    if not isinstance(batches, Iterable) or isinstance(batches, str):
+        raise QuietformerError(f"batches are a list of mappings of tensors by name, got {type(batches).__name__}")
+
+
+def without_labels(batch: Batch) -> Batch:
+    """What the model computes its outputs from."""
+    check_batch(batch)
+    return {name: tensor for name, tensor in batch.items() if name != "labels"}
+
+
 def fitting(model: nn.Module, batch: Batch) -> Batch:
     """The batch on the model's device, without labels; the decoder of an encoder-decoder gets the encoder's input."""
     first = next(model.parameters(), None)
     device = None if first is None else first.device
-    moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in batch.items() if name != "labels"}
+    moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in without_labels(batch).items()}
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and "input_ids" in moved:
         moved.setdefault("decoder_input_ids", moved["input_ids"])
     return moved

@@ -42,6 +42,7 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
         raise QuietformerError(
             f"spec must be an AttentionSpec, got {type(spec).__name__}; write AttentionSpec(normalizer=...)"
         )
+    _check_module(model)
     layers, swappable = find_layers(model), find_swappable(model)
     _check_model(model, layers, [adapter for adapter, _ in swappable])
     _check_not_quantized(model)
@@ -85,6 +86,7 @@ def remove_attention_(model: nn.Module) -> None:
 
 def attention_cores(model: nn.Module) -> Iterator[tuple[str, AttentionCore]]:
     """The name of each replaced layer and its core."""
+    _check_module(model)
     for name, module in model.named_modules():
         if isinstance(core := module._modules.get(CORE), AttentionCore):
             yield name, core
@@ -119,6 +121,11 @@ def quiet_attention(
     )
     output: tuple[Tensor, Tensor | None] = core(query, key, value, attention_mask, kwargs.get("position_bias"), options)
     return output
+
+
+def _check_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise QuietformerError(f"{type(model).__name__} is not a model; open a name with open_model first")
 
 
 def _check_model(model: nn.Module, layers: list[AttentionLayer], adapters: list[Adapter]) -> None:

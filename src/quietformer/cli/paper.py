@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import Field
@@ -14,9 +14,6 @@ from quietformer.config.options.base import Flag
 from quietformer.config.options.study import PaperOptions
 from quietformer.files import check_place
 from quietformer.results.base import Report
-
-if TYPE_CHECKING:
-    from quietformer.results.paper import PaperItem
 
 
 class PaperOutput(JsonOutput):
@@ -49,40 +46,8 @@ def paper(
 
         report = verb.paper(item, options)
     output.write(report)
-    if item:
-        _print_item(report.items[0], report.how)
-    else:
-        print(report.overview())
+    print(report)  # tables as wide as it takes: a number that is cut is another number
+    if not item:
         print("\nquietformer paper ITEM shows one in full; --html PATH writes all of them as a page")
-    for line in report.sentences():
-        print(f"\n{line}")
     if output.html is not None:
         print(f"\npage {output.html}")
-
-
-def _print_item(item: PaperItem, how: str) -> None:
-    """One table or figure: the paper's results, ours apart from them, and what to type.
-
-    Tables are as wide as it takes: a number that is cut is another number.
-    """
-    print(f"{item.name}: {item.shows} (section {item.section})")
-    for table in item.paper:
-        print(f"\n{table.table()}")
-    if not item.paper:
-        print("\nThe paper: no numbers of it are kept")
-    for study in item.ours:
-        print(f"\n{study.table()}\ncommand: {study.command}")
-    if item.document:
-        print(f"\nOurs: {item.document.holds}, in {item.document.place}")
-    elif not item.ours:
-        print(f"\nOurs: {item.status}")
-    if item.runs:
-        print(f"\nMade by {item.made_by}")
-    for name, content in item.files.items():
-        print("\n  ".join([f"\n{name}:", *content.splitlines()]))
-    if item.commands:
-        print("\n  ".join(["\nCommands:", *item.commands]))
-    if item.note:
-        print(f"\n{item.note}")
-    if any("DIR" in command for command in item.commands):
-        print(f"\n{how}")

@@ -12,19 +12,20 @@ WIDE = 160
 """Columns of a file or a pipe, which has no edge to break lines at."""
 
 
-def print_report(report: Report, *, tables: bool = True) -> None:
-    """Its sentences, the first in bold, and its tables."""
+def print_report(report: Report) -> None:
+    """What `print(report)` says: its sentences, the first in bold, its tables, and what stands below them."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for place, line in enumerate(report.sentences()):
         console.print(Text(line, style="" if place else "bold"))
-    if tables:
-        print_tables(report.tables())
+    _print_tables(report.tables())
+    for line in report.footnotes():
+        console.print(Text(line, style="dim"))
 
 
-def print_tables(tables: Sequence[Table]) -> None:
+def _print_tables(tables: Sequence[Table]) -> None:
     """Tables one below the other; names may be folded where it is narrow, numbers never."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

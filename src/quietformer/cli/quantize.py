@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from quietformer.cli.printing import print_report, print_tables
+from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.report_files import PageOutput
 from quietformer.config.options.base import Flag
-from quietformer.config.options.quantize import QuantizeOptions
-from quietformer.files import write_text
+from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
+from quietformer.errors import QuietformerError
 
 
 class QuantizeOutput(PageOutput):
@@ -35,13 +35,7 @@ def quantize(
     with working("starting"):
         from quietformer.workflows import quantize as workflow
     if output.plan:
-        with TerminalProgress() as progress:
-            plan = workflow.plan(model, options, progress)
-        print(f"{plan.weights} weights and {plan.activations} activations would be quantized.")
-        print("Grids: s8 is symmetric with 8 bits, u8 asymmetric, s8@0 has a scale for each channel of dimension 0.")
-        print_tables(plan.tables())
-        if output.json_path is not None:
-            write_text(output.json_path, plan.model_dump_json(indent=1) + "\n")
+        _plan(model, options, output)
         return
     with TerminalProgress() as progress:
         report = workflow.quantize(model, options, progress)
@@ -51,3 +45,19 @@ def quantize(
         print(
             f'quantized model in {out}; load it with quietformer.load("{out}"), ship it with quietformer export {out} OUT'
         )
+
+
+def _plan(model: str, options: QuantizeOptions, output: QuantizeOutput) -> None:
+    """Print the plan; files are written only where they are asked for."""
+    from quietformer.workflows import quantize as workflow
+
+    if ignored := sorted(options.model_fields_set - QuantizationPlanOptions.model_fields.keys()):
+        raise QuietformerError(f"--plan measures and saves nothing; leave out --{ignored[0].replace('_', '-')}")
+    asked = QuantizationPlanOptions(**{name: getattr(options, name) for name in options.model_fields_set})
+    with TerminalProgress() as progress:
+        report = workflow.plan(model, asked, progress)
+    print_report(report)
+    if output.json_path is not None:
+        report.save(output.json_path)
+    if "page" in output.model_fields_set:
+        report.to_html(output.page)

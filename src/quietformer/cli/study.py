@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quietformer.cli.printing import WIDE, print_tables
+from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.recipe_argument import RecipeArgument
 from quietformer.cli.report_files import JsonOutput
@@ -72,7 +72,7 @@ def _run(verb: Callable[[Progress], StudyReport], options: StudyOptions, output:
         print(stopped, file=sys.stderr, flush=True)
         raise typer.Exit(130) from None
     output.write(report)
-    print_study(report)
+    print_report(report)
     out = study_folder(report.study, options)
     drawn = (out / PLOTS).is_dir() and any((out / PLOTS).iterdir())
     print(f"\npage {out / PAGE}, report {out / REPORT}" + (f", plots in {out / PLOTS}" if drawn else ""))
@@ -80,20 +80,3 @@ def _run(verb: Callable[[Progress], StudyReport], options: StudyOptions, output:
         print("some runs failed; --retry runs them again")
     if not report.finished:
         raise typer.Exit(1)
-
-
-def print_study(report: StudyReport) -> None:
-    """The sentence, the table, then what failed and what the columns mean."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
-    sentence, *troubles = report.sentences()
-    console.print(Text(f"\n{sentence}", style="bold"))
-    print_tables(report.tables())
-    for text in troubles:
-        console.print(text)
-    for text in report.legend():
-        console.print(Text(text, style="dim"))
-    if report.paper:
-        console.print(f"\nthe paper: {report.paper}")

@@ -13,7 +13,8 @@ from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.recipe_argument import RecipeArgument
 from quietformer.cli.report_files import JsonOutput
-from quietformer.config.options.train import PlanOptions, TrainOptions
+from quietformer.config.options.train import PlanOptions, RecipeOptions, TrainOptions
+from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT
 
 
@@ -21,12 +22,11 @@ class TrainOutput(JsonOutput):
     """Train, or print what it would take; in Python the latter is `plan_training`."""
 
     plan: bool = Field(default=False, description="Print size, memory, work and time of the run; train nothing.")
-    devices: int = Field(default=1, ge=1, description="With --plan: how many devices share the work.")
-    measure: bool = Field(default=True, description="With --plan: time a few steps on this machine.")
 
 
 def train(
     options: TrainOptions,
+    planned: PlanOptions,
     output: TrainOutput,
     recipe: RecipeArgument = "",
 ) -> None:
@@ -35,12 +35,14 @@ def train(
     On several devices or machines: torchrun --nproc-per-node 8 -m quietformer train RECIPE --out DIR, or accelerate launch.
     """
     output.check()
+    if not output.plan and (asked := planned.model_fields_set - set(RecipeOptions.model_fields)):
+        raise QuietformerError(f"--{min(asked)} goes with --plan; add it, or leave out --{min(asked)}")
     first = os.environ.get("RANK", "0") == "0"
     with working("starting", show=first):
         from quietformer.training.interrupt import StoppedError
         from quietformer.workflows import train as workflow
     if output.plan:
-        return _plan(recipe, options, output)
+        return _plan(recipe, planned, output)
     try:
         with TerminalProgress() as progress:
             report = workflow.train(recipe, options, progress if first else SILENT)
@@ -50,20 +52,18 @@ def train(
         raise typer.Exit(130) from None
     if first:
         output.write(report)
-        print_report(report, tables=False)
+        print_report(report)
         _next_steps(Path(str(options.out)))
     return None
 
 
-def _plan(recipe: str, options: TrainOptions, output: TrainOutput) -> None:
-    from quietformer.cli.plan_table import print_plan
+def _plan(recipe: str, options: PlanOptions, output: TrainOutput) -> None:
     from quietformer.workflows.train import plan_training
 
     with working("planning"):
-        asked = PlanOptions(variant=options.variant, set=options.set, devices=output.devices, measure=output.measure)
-        report = plan_training(recipe, asked)
+        report = plan_training(recipe, options)
     output.write(report)
-    print_plan(report)
+    print_report(report)
 
 
 def _next_steps(out: Path) -> None:

@@ -12,7 +12,7 @@ from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe_upgrades import upgraded
 from quietformer.config.regularizers import RegularizerSpec, regularizers
-from quietformer.config.spec_base import Spec, nested
+from quietformer.config.spec_base import Seed, Spec, nested
 from quietformer.config.tasks import TrainedTask
 from quietformer.errors import SpecError
 
@@ -48,6 +48,11 @@ class Source(Spec):
     @property
     def name(self) -> str:
         return self.builtin or self.path or "/".join(filter(None, (self.dataset, self.config)))
+
+    @property
+    def in_words(self) -> str:
+        """As people call it."""
+        return {"embedded": "the built-in text", "digits": "scikit-learn's digits"}.get(self.builtin, self.name)
 
     @classmethod
     def read(cls, value: Any) -> Source:
@@ -292,7 +297,7 @@ class Recipe(Spec):
     name: str = Field(default="run", min_length=1)
     about: str = ""
     task: TrainedTask
-    seed: int = Field(default=0, ge=0, lt=2**32)
+    seed: Seed = 0
     model: Annotated[ModelRecipe, BeforeValidator(lambda value: nested(ModelRecipe, value))]
     attention: Annotated[AttentionSpec, BeforeValidator(lambda value: nested(AttentionSpec, value))] = Field(
         default_factory=AttentionSpec

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from quietformer.errors import SpecError
 
 JsonObject = dict[str, JsonValue]
 """What JSON calls an object."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""A random seed; what NumPy takes, which is less than torch does."""
 
 LISTED = 24
 """So many choices are named where none is near; more would not be read."""
@@ -89,6 +92,10 @@ _RELATIONS = {
 }
 
 
+def _number(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
+
+
 def _one_line(cls: type[Spec], error: ValidationError) -> str:
     """`clipped_softmax: gamma must be <= 0, got 0.1`: the field, the value and what would be right."""
     name = cls.kind or cls.title or cls.__name__
@@ -100,7 +107,7 @@ def _one_line(cls: type[Spec], error: ValidationError) -> str:
         return f"{name}: {field} is missing{_allowed(cls.model_fields[field].annotation)}"
     if first["type"] in _RELATIONS:
         sign, key = _RELATIONS[first["type"]]
-        return f"{name}: {field} must be {sign} {first['ctx'][key]:g}, got {first['input']!r}"
+        return f"{name}: {field} must be {sign} {_number(first['ctx'][key])}, got {first['input']!r}"
     message = first["msg"].removeprefix("Value error, ")
     if isinstance(cause := first.get("ctx", {}).get("error"), SpecError) and (field or not cls.kind):
         return str(cause)  # a nested spec has already named itself

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from quietformer.config.quantization import QuantSpec, estimators, parse_bits
 from quietformer.config.recipe import Recipe, is_path, listed
 from quietformer.config.recipe_files import BUILT_IN, find_file, parse_yaml, read_recipe, with_fields
-from quietformer.config.spec_base import Spec, nearest, nested
+from quietformer.config.spec_base import Seed, Spec, nearest, nested
 from quietformer.errors import SpecError
 
 VARIANT, BITS = "variant", "bits"
@@ -109,7 +109,7 @@ class Study(Spec):
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="variants of the study's own: fields and values by name"
     )
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = Field(default=(0,), min_length=1)
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_seeds)] = Field(default=(0,), min_length=1)
     measures: Annotated[Measures, BeforeValidator(lambda value: nested(Measures, value))] = Field(
         default_factory=Measures
     )

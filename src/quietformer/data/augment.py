@@ -86,8 +86,3 @@ def cutmix(pixels_BCHW: Tensor, targets_BN: Tensor, alpha: float, rng: np.random
 def _cut(length: int, share: float, rng: np.random.Generator) -> tuple[int, int]:
     half, centre = int(length * share) // 2, int(rng.integers(length))
     return max(0, centre - half), min(length, centre + half)
-
-
-def soft_cross_entropy(logits_BN: Tensor, targets_BN: Tensor) -> Tensor:
-    """Cross-entropy with whole distributions as targets, the mean over the batch."""
-    return -(targets_BN * nn.functional.log_softmax(logits_BN.float(), dim=-1)).sum(-1).mean()

@@ -60,7 +60,7 @@ class PairBatch:
 
     def __call__(self, rows: list[Row]) -> dict[str, Tensor]:
         batch = self._tokenizer.pad(
-            [{name: row[name] for name in row if name not in ("labels", "position")} for row in rows],
+            [{name: value for name, value in row.items() if name not in ("labels", "position")} for row in rows],
             padding="max_length", max_length=self._length, return_tensors="pt",
         )  # fmt: skip
         return {**batch, "labels": torch.tensor([int(row["labels"]) for row in rows])}

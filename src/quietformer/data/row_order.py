@@ -9,17 +9,28 @@ same however many processes share the work, whatever the number of loader worker
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from quietformer.errors import QuietformerError
 
 ORDER, MASKS, CROPS, BATCHES, PASSAGES = range(5)
 """What a stream of random numbers is for; streams of different purposes share nothing."""
+Tokens = np.ndarray[Any, Any]
 
-Row = dict[str, Any]
+
+class Row(TypedDict, total=False):
+    """One example; which fields it has follows from the task."""
+
+    input_ids: Tokens
+    token_type_ids: Tokens
+    attention_mask: Tokens
+    pixel_values: Tensor
+    labels: int
+    position: int
 
 
 def generator(seed: int, purpose: int, position: int) -> np.random.Generator:
@@ -47,7 +58,8 @@ class TokenRows:
 
     def take(self, indices: Sequence[int], positions: Sequence[int] | None) -> list[Row]:
         found = self._dataset[list(indices)]
-        return [{name: found[name][row] for name in self._columns} for row in range(len(indices))]
+        rows = [{name: found[name][row] for name in self._columns} for row in range(len(indices))]
+        return cast(list[Row], rows)  # the columns are those that the task's rows have
 
 
 class Selection:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch
 from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.quant.calibration import floating_point
+from quietformer.quant.calibration import full_precision
 from quietformer.results.export import LatencyRow
 
 
@@ -57,7 +57,7 @@ def latency_rows(model: PreTrainedModel, onnx: dict[str, Path], batch: Batch, th
 
 
 def _in_fp32(model: PreTrainedModel, batch: Batch) -> None:
-    with torch.no_grad(), floating_point(model):
+    with torch.no_grad(), full_precision(model):
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
 
 

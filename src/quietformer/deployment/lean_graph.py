@@ -25,7 +25,10 @@ def _share_equal_nodes_(graph: ir.Graph) -> None:
     """Query, key and value projections read one tensor: it is scaled and quantized once for all three."""
     seen: dict[object, ir.Node] = {}
     for node in list(graph):
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "Div", "Mul") or node.outputs[0].is_graph_output():
+        if (
+            node.op_type not in ("QuantizeLinear", "DequantizeLinear", "Div", "Mul")
+            or node.outputs[0].is_graph_output()
+        ):
             continue
         attributes = tuple(sorted((name, str(item.value)) for name, item in node.attributes.items()))
         key = (node.op_type, attributes, tuple(map(_identity, node.inputs)))
@@ -89,7 +92,7 @@ def _mask_rows_after_product_(graph: ir.Graph) -> None:
         readers = list(product.uses())
         masked = ir.node("Mul", [product, mask], name=f"{node.name}.after_product")
         masked.outputs[0].name = f"{product.name}.masked"
-        masked.outputs[0].dtype, masked.outputs[0].shape = product.dtype, product.shape
+        masked.outputs[0].type, masked.outputs[0].shape = product.type, product.shape
         graph.insert_after(chain[2], masked)
         for user, index in readers:
             user.replace_input_with(index, masked.outputs[0])
@@ -140,7 +143,7 @@ def _keep_norms_apart_(graph: ir.Graph) -> None:
             apart = ir.node("Sum", list(node.inputs), name=f"{node.name}.apart")
             output = node.outputs[0]
             apart.outputs[0].name = f"{output.name}.apart"
-            apart.outputs[0].dtype, apart.outputs[0].shape = output.dtype, output.shape
+            apart.outputs[0].type, apart.outputs[0].shape = output.type, output.shape
             graph.insert_before(node, apart)
             _replace(graph, output, apart.outputs[0])
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch
 from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.quant.calibration import floating_point
+from quietformer.quant.calibration import full_precision
 
 
 def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
@@ -36,7 +36,7 @@ def _torch(model: PreTrainedModel, batch: Batch, output: str) -> Tensor:
 def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:
     """Largest difference of fp32 ONNX from torch, relative to the largest value."""
     runtime, worst = OnnxModel(path), 0.0
-    with floating_point(model):
+    with full_precision(model):
         for batch in batches[:4]:
             ours = _torch(model, batch, output)
             theirs = _valid(batch, runtime(batch)[output])

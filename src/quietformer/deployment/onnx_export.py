@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch
+from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
 from quietformer.config.options.export import OnnxOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
@@ -25,6 +25,7 @@ from quietformer.models.folder_files import PROCESSOR_FILES
 from quietformer.models.save import copy_processor
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import quantizers
+from quietformer.results import numbers
 from quietformer.results.export import ExportDetails, FileSizes, LatencyRow
 
 FLOATING, DETAILS = "model_fp32.onnx", "export.json"
@@ -50,12 +51,11 @@ def export_onnx(
     The model is quantized and calibrated; `processor`, its tokenizer or image processor, is saved beside it.
     """
     options = options or OnnxOptions()
+    check_model(model)
     model = _in_fp32(model)
     placed = quantizers(model)
-    batches = [_as_inputs(batch) for batch in batches]
-    example = _example(batches[0]) if batches else {}
-    if not batches:
-        raise QuietformerError("there are no batches to check the export on; give some text or images")
+    batches = _inputs(batches)
+    example = _example(batches[0])
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
@@ -75,8 +75,8 @@ def export_onnx(
         difference = fp32_difference(model, draft / FLOATING, batches, output)
         if not difference <= SAME:
             raise QuietformerError(
-                f"the exported graph differs from {type(model).__name__} by {difference:.0%} of its largest output in fp32, so "
-                "it was not written; the exporter has mistranslated something"
+                f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest "
+                "output in fp32, so it was not written; the exporter has mistranslated something"
             )
         cosine, share = agreement_with_simulation(model, draft / INTEGER, batches, output)
         details = ExportDetails(
@@ -112,11 +112,17 @@ def _in_fp32(model: PreTrainedModel) -> PreTrainedModel:
     return whole
 
 
+def _inputs(batches: list[Batch]) -> list[Batch]:
+    check_batches(batches)
+    found = [_as_inputs(batch) for batch in batches]
+    if not found:
+        raise QuietformerError("there are no batches to check the export on; give some text or images")
+    return found
+
+
 def _as_inputs(batch: Batch) -> Batch:
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in batch.items()
-        if name != "labels"
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in without_labels(batch).items()
     }
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
+from quietformer.deployment.lean_graph import make_lean_
 from quietformer.quant.affine import levels, quantize
 from quietformer.quant.quantizer import MARK, Quantizer
 
@@ -42,6 +43,7 @@ def integer_graph(marked: ir.Model, placed: dict[str, Quantizer], *, signed_weig
             _put_activation(model.graph, node, quantizer)
     for node in [node for node in model.graph if node.op_type == "Gemm"]:
         _split_gemm(model.graph, node)
+    make_lean_(model)
     return _tidy(model)
 
 

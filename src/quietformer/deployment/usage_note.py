@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quietformer.results import numbers
 from quietformer.results.export import ExportDetails
 
 INTEGER = "model.onnx"
@@ -23,7 +24,8 @@ def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool)
         + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
         f'outputs = session.run(None, {{name: batch[name].astype("int64") for name in {inputs!r}}})'
     )
-    percent = result.bytes.int8 / result.bytes.fp32
+    percent = numbers.percent(result.bytes.int8 / result.bytes.fp32, 0)
+    cosine = numbers.metric(result.cosine_to_simulation, "cosine")
     caution = {
         "int8": "Weights are signed. On processors without VNNI, onnxruntime adds pairs of products in 16 bits, which can "
         "overflow; "
@@ -34,8 +36,8 @@ def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool)
     return (
         f"# {result.model} in INT8\n\n"
         f"{result.label}: {result.weights} weights and {result.activations} activations are quantized, statically. "
-        f"{result.bytes.int8 / 1e6:.1f} MB, {percent:.0%} of fp32.\n\n"
+        f"{numbers.megabytes(result.bytes.int8)} MB, {percent} of fp32.\n\n"
         f'```python\nimport onnxruntime\nsession = onnxruntime.InferenceSession("{INTEGER}")\n{feed}\n```\n\n'
         f"The output is `{result.output}`. {caution}\n\n"
-        f"Agreement with the simulation: mean cosine {result.cosine_to_simulation:.4f}. Metrics: `export.json`.\n"
+        f"Agreement with the simulation: mean cosine {cosine}. Metrics: `export.json`.\n"
     )

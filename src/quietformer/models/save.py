@@ -85,7 +85,7 @@ def _check_described(model: PreTrainedModel) -> None:
     gained = {*_named_for(model, dict.fromkeys(spec.gained_norms, 0)), *_named_for(model, spec.gained_activations)}
     if {*gained_norms(model), *gained_activations(model)} != gained:
         raise QuietformerError(
-            f"the residual sums of a part of this {type(model).__name__} only are balanced, which a folder cannot say; "
+            f"only a part of this {type(model).__name__} has a balanced residual stream, which a saved folder cannot record; "
             "balance the whole model, or save the part"
         )
     placed = quantizers(model)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.architectures.dataflow import trace
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, check_batch, check_batches, check_model, in_eval_mode, run
 from quietformer.attention.inject import apply_attention_, attention_cores, remove_attention_
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.quantization import EstimatorSpec, QuantizedSpec, QuantSpec
@@ -27,7 +27,7 @@ AGAIN = "export it as it is, start from the unquantized model, or remove the qua
 
 def plan_quantization(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantPlan:
     """The plan that `quantize_` would follow, from one forward pass on the example; the model is left unchanged."""
-    _check(model)
+    _check(model, spec, example)
     if changes_of(model).quantized is not None:
         raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
     with _cores(model):
@@ -39,7 +39,7 @@ def quantize_(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantP
 
     A model without a Quietformer attention core gets one with plain softmax, since the quantizers need its taps.
     """
-    _check(model)
+    _check(model, spec, example)
     if changes_of(model).quantized is not None:
         raise QuietformerError(f"{type(model).__name__} is quantized already; {AGAIN}")
     injected = not any(True for _ in attention_cores(model))
@@ -58,6 +58,7 @@ def quantize_(model: PreTrainedModel, spec: QuantSpec, example: Batch) -> QuantP
 
 def dequantize_(model: PreTrainedModel) -> None:
     """Remove the quantizers; the attention core stays."""
+    check_model(model)
     if not quantizers(model):
         raise QuietformerError(f"{type(model).__name__} is not quantized")
     remove_quantizers_(model)
@@ -68,6 +69,8 @@ def calibrate_(model: PreTrainedModel, batches: Iterable[Batch], *, progress: Pr
 
     After an error the model is as it was before, calibrated or not.
     """
+    check_model(model)
+    check_batches(batches)
     quantized = changes_of(model).quantized
     if quantized is None:
         raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
@@ -137,7 +140,7 @@ def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -
 
 
 @contextlib.contextmanager
-def floating_point(model: nn.Module) -> Iterator[None]:
+def full_precision(model: nn.Module) -> Iterator[None]:
     """Run the model in full precision inside the context: its quantizers pass tensors unchanged."""
     before = {site: quantizer.mode for site, quantizer in quantizers(model).items()}
     set_mode_(model, "pass")
@@ -172,8 +175,8 @@ def _cores(model: PreTrainedModel) -> Iterator[None]:
         remove_attention_(model)
 
 
-def _check(model: Any) -> None:
-    if not isinstance(model, PreTrainedModel):
-        raise QuietformerError(
-            f"{type(model).__name__} is not a transformers model; quantize the model inside its wrapper"
-        )
+def _check(model: object, spec: object, example: object) -> None:
+    check_model(model)
+    check_batch(example)
+    if not isinstance(spec, QuantSpec):
+        raise QuietformerError(f"spec must be a QuantSpec, got {type(spec).__name__}; write QuantSpec(...)")

@@ -92,14 +92,6 @@ class Histogram:
         self.near_zero += x.numel() - int(window.sum())
         self._widen_(minimum, maximum)
 
-    def merge_(self, other: Histogram) -> None:
-        """Add everything that another histogram has counted."""
-        self._raise_(other.top)
-        lower = min(self.top - other.top, self.span)
-        self.counts[:, : self.span - lower] += other.counts[:, lower:]
-        self.near_zero += other.near_zero + int(other.counts[:, :lower].sum())
-        self._widen_(other.minimum, other.maximum)
-
     def quantile(self, q: float) -> float:
         """The q-quantile by numpy's definition, each value accurate to the width of its bin."""
         edges, zero = self.edges, torch.zeros(1, dtype=torch.float64)

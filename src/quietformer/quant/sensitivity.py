@@ -14,7 +14,7 @@ from quietformer.architectures.forward import Batch, run
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.affine import fake_quantize
-from quietformer.quant.calibration import floating_point, set_mode_
+from quietformer.quant.calibration import full_precision, set_mode_
 from quietformer.quant.insertion import quantizers, weight_of
 from quietformer.quant.placement import QuantPlan, Site
 from quietformer.quant.quantizer import Quantizer
@@ -59,7 +59,7 @@ def signal_to_noise(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[st
     """The signal-to-quantization-noise ratio of every calibrated tensor in decibels, with inputs in full precision."""
     placed = quantizers(model)
     noises = {site: _Noise(quantizer) for site, quantizer in placed.items()}
-    with floating_point(model), torch.no_grad():
+    with full_precision(model), torch.no_grad():
         try:
             for site, quantizer in placed.items():
                 if site.endswith(":weight"):
@@ -82,7 +82,7 @@ def sensitivity(
     if any(not quantizer.calibrated for quantizer in placed.values()):
         raise QuietformerError("sensitivity needs a calibrated model; call calibrate_ first")
     everything = measure.value()
-    with floating_point(model):
+    with full_precision(model):
         nothing = measure.value()
         rows = []
         noise = signal_to_noise(model, batches)

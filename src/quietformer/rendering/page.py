@@ -6,10 +6,7 @@ import html
 import json
 import re
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
-from quietformer.files import write_text
 from quietformer.rendering.slim_retrofit import slim
 from quietformer.rendering.study_page_fields import page_fields
 from quietformer.results.base import Report
@@ -27,26 +24,24 @@ ASSETS = {
 """The styles and scripts of each kind of page, in their order; the last also has the page's sections."""
 
 
-def page(report: Report | dict[str, Any]) -> str:
+def page(report: Report) -> str:
     """The report inside the page of its kind; a kind that has no page of its own gets its words and tables.
 
     Names of models, sites and tokens are other people's text. They reach the document only as JSON whose `<`, `>` and
     `&` are escaped, and the script puts them in as text, never as markup.
     """
-    fields = page_fields(report) if isinstance(report, Report) else report
-    kind = str(fields.get("kind"))
+    kind = report.kind
     if kind not in ASSETS:
-        assert isinstance(report, Report)
         return _plain_page(report)
-    shown = slim(fields) if kind == "retrofit" else fields
-    data = json.dumps(shown, allow_nan=False, separators=(",", ":"))
+    fields = page_fields(report)
+    data = json.dumps(slim(fields) if kind == "retrofit" else fields, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     parts = {
         "STYLE": "".join(_asset(f"{name}.css") for name in ASSETS[kind]),
         "MAIN": _asset(f"{kind}.html"),
         "DATA": data,
-        "SCRIPT": "".join(_asset(f"{name}.js") for name in ASSETS[kind]),
+        "SCRIPT": "".join(_asset(f"{name}.js") for name in ("numbers", *ASSETS[kind])),
     }
     # One pass over the frame alone: a name that looks like a slot stays a name.
     return SLOT.sub(lambda slot: parts[slot[1]], _asset("frame.html"))
@@ -64,9 +59,6 @@ def _plain_page(report: Report) -> str:
         rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table.rows]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         parts.append(f"<h2>{html.escape(table.title)}</h2><table><tr>{head}</tr>{body}</table>")
+    parts += [f"<p>{html.escape(line)}</p>" for line in report.footnotes()]
     title = html.escape(f"Quietformer: {report.kind}")
     return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_asset("shared.css")}</style>{"".join(parts)}\n'
-
-
-def write_page(report: Report | dict[str, Any], path: Path) -> None:
-    write_text(path, page(report))

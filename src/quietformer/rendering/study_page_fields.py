@@ -154,7 +154,7 @@ def _run_texts(report: StudyReport, run: TrialRun) -> Fields:
         mean, std = (None, None) if spread is None else (spread.mean, spread.std)
         quantized[bits] = numbers.mean_and_std(mean, std, name, spread=several and mean is not None)
     texts: Fields = {
-        "seconds": f"{found.seconds:.1f}",
+        "seconds": numbers.one_place(found.seconds),
         "fp32": numbers.mean_and_std(found.fp32[name], None, name),
         "quantized": quantized,
     }

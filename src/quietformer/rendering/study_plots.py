@@ -11,6 +11,7 @@ import numpy as np
 
 from quietformer.config.study import BITS, VARIANT, short
 from quietformer.rendering.plots import plain, save_figure, subplots, use_matplotlib
+from quietformer.results import numbers
 from quietformer.results.study import StudyReport
 from quietformer.results.study_table import StudyRow, label, metric_name
 
@@ -85,7 +86,7 @@ def _heat(report: StudyReport, rows: Rows, axes: list[str]) -> Any:
         for (i, j), value in np.ndenumerate(values):
             dark = _share(values, value, scale is not None) > 0.55
             ink = "white" if dark == rising and math.isfinite(value) else "black"
-            text = f"{value:.3g}" if math.isfinite(value) else words.get((i, j), "–")
+            text = numbers.rough(value) if math.isfinite(value) else words.get((i, j), "–")
             axis.text(j, i, text, ha="center", va="center", fontsize=6, color=ink)
         axis.set_xticks(range(values.shape[1]), [plain(value) for value in grid[axes[1]]], fontsize=6)
         axis.set_yticks(range(values.shape[0]), [plain(value) for value in grid[axes[0]]], fontsize=6)

@@ -64,6 +64,12 @@ class Report(Record):
         if isinstance(kind, str):
             cls.kinds[kind] = cls
 
+    @classmethod
+    def kind_name(cls) -> str:
+        """The kind in the JSON; of a class that several kinds share, its own name."""
+        kind = cls.model_fields["kind"].default
+        return kind if isinstance(kind, str) else cls.__name__
+
     def to_json(self) -> str:
         return self.model_dump_json(indent=1) + "\n"
 
@@ -87,17 +93,19 @@ class Report(Record):
         if not isinstance(fields, dict):
             raise QuietformerError(f"a report is a JSON object, got {type(fields).__name__}")
         upgraded = upgrade(fields)
-        if cls is Report:
-            _register_all()
-        found = cls.kinds.get(str(upgraded.get("kind"))) if cls is Report else cls
+        kind = upgraded.get("kind")
+        _register_all()
+        found = cls.kinds.get(kind) if isinstance(kind, str) else None
         if found is None:
-            raise QuietformerError(f"no report of kind {upgraded.get('kind')!r}; known: {', '.join(sorted(cls.kinds))}")
+            raise QuietformerError(f"no report of kind {kind!r}; known: {', '.join(sorted(cls.kinds))}")
+        if not issubclass(found, cls):
+            raise QuietformerError(f"a report of kind {kind!r}; one of kind {cls.kind_name()!r} is needed here")
         try:
             report = found.model_validate(upgraded)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise QuietformerError(f"not a report of kind {upgraded.get('kind')!r}: {place}: {first['msg']}") from None
+            raise QuietformerError(f"a damaged report of kind {kind!r}: {place}: {first['msg']}") from None
         assert isinstance(report, cls)
         return report
 
@@ -107,6 +115,10 @@ class Report(Record):
 
     def tables(self) -> list[Table]:
         """What the report says, in tables; the main one first."""
+        return []
+
+    def footnotes(self) -> list[str]:
+        """What stands below the tables: what columns mean, where numbers come from, what to type next."""
         return []
 
     @property
@@ -125,7 +137,8 @@ class Report(Record):
         return f'<iframe srcdoc="{html.escape(self.to_html())}" width="100%" height="720" style="border:0"></iframe>'
 
     def __str__(self) -> str:
-        return "\n\n".join(["\n".join(self.sentences()), *map(str, self.tables())]).strip()
+        parts = ["\n".join(self.sentences()), *map(str, self.tables()), "\n".join(self.footnotes())]
+        return "\n\n".join(filter(None, parts))
 
 
 def _register_all() -> None:
@@ -143,4 +156,14 @@ def upgrade(fields: dict[str, Any]) -> dict[str, Any]:
         raise QuietformerError(
             f"the report has version {version}, this release reads up to {REPORT_VERSION}; pip install -U quietformer"
         )
-    return from_version_1(fields) if version == 1 else fields
+    if version > 1:
+        return fields
+    try:
+        return from_version_1(fields)
+    except QuietformerError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # An upgrade expects the shape that the earlier release wrote; a damaged file may have any other.
+        raise QuietformerError(
+            f"a damaged report: its fields are not those of version 1 ({type(error).__name__}: {error}); make it again"
+        ) from None

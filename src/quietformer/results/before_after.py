@@ -84,7 +84,7 @@ def verdict_on(before: Side, after: Side, yardstick: Yardstick) -> str:
     if lost > broken:
         return f"INT8 still breaks it; {again}."
     if lost <= took / 2:
-        back = "Nearly all" if math.isinf(took) else f"{1 - lost / took:.0%}"
+        back = "Nearly all" if math.isinf(took) else numbers.percent(1 - lost / took, 0)
         return f"{back} of what INT8 took is back; it still costs some quality, and {again}."
     return f"INT8 still costs it quality; {again}."
 
@@ -95,7 +95,7 @@ def side_in_words(side: Side, metric: str) -> str:
     reach, kurtosis = side.inspect.extremes()
     return (
         f"{which} has {metric} {numbers.metric(value, metric)} (fp32 {numbers.metric(side.fp32[metric], metric)}); "
-        f"FFN outputs reach {reach:,.3g}, kurtosis up to {kurtosis:,.0f}"
+        f"FFN outputs reach {numbers.rough(reach)}, kurtosis up to {numbers.whole(kurtosis)}"
     )
 
 

@@ -36,5 +36,5 @@ def kept_before(out: Path, key: list[JsonValue]) -> Side | None:
             return None
         side = fields["side"]
         return Side.model_validate(side if "version" in fields else side_from_version_1(from_version_1(side)))
-    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError):
         return None

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, PlainSerializer
-
-from quietformer.config.attention import AttentionSpec
-from quietformer.config.spec_base import nested
+from quietformer.results import numbers
 from quietformer.results.base import Report
-
-AttentionSpecField = Annotated[
-    AttentionSpec,
-    BeforeValidator(lambda value: nested(AttentionSpec, value)),
-    PlainSerializer(lambda spec: spec.to_dict(), return_type=dict),
-]
+from quietformer.results.spec_serialization import AttentionSpecField
 
 
 class ConvertReport(Report):
@@ -34,9 +26,10 @@ class ConvertReport(Report):
 
     def sentences(self) -> list[str]:
         added, before = self.parameters_added, self.parameters_before
-        change = f"{abs(added):,} {'added' if added >= 0 else 'removed'} ({abs(added) / before:.3%})"
+        share = numbers.percent(abs(added) / before, 3)
+        change = f"{numbers.whole(abs(added))} {'added' if added >= 0 else 'removed'} ({share})"
         return [
             f"{self.class_name}: {self.layers} attention layers are now {self.attention.label}",
-            f"{before:,} parameters, {change}; {self.bytes / 2**20:.1f} MiB in {self.out}",
+            f"{numbers.whole(before)} parameters, {change}; {numbers.mebibytes(self.bytes)} MiB in {self.out}",
             f'load it with quietformer.load("{self.out}")',
         ]

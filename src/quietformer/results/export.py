@@ -90,6 +90,15 @@ class BaselineRow(Record):
     error: str | None = None
 
 
+class SearchStep(Record):
+    """One step of the search for INT8 with the least error."""
+
+    name: str
+    what: str
+    error: float | None = Field(description="1 - mean cosine of the output to that of fp32; None if it was not tried")
+    kept: bool
+
+
 class ExportReport(SimulatedReport):
     """A model as real INT8."""
 
@@ -97,14 +106,16 @@ class ExportReport(SimulatedReport):
     real: Metrics
     export: ExportDetails
     baselines: list[BaselineRow] = Field(default_factory=list)
+    steps: list[SearchStep] = Field(default_factory=list, description="what the search tried; empty without a search")
 
     def sentences(self) -> list[str]:
         made = self.export
+        size, equal = numbers.percent(made.bytes.int8 / made.bytes.fp32), numbers.percent(made.equal_to_simulation)
+        cosine = numbers.metric(made.cosine_to_simulation, "cosine")
         lines = [
             self.model.title,
-            f"{made.bytes.int8 / made.bytes.fp32:.1%} of the size; {made.weight_type} weights; mean cosine to the simulation "
-            f"{made.cosine_to_simulation:.4f}, {made.equal_to_simulation:.1%} of the values equal; "
-            f"fp32 ONNX differs from torch by {made.fp32_difference:.1e}",
+            f"{size} of the size; {made.weight_type} weights; mean cosine to the simulation {cosine}, {equal} of the values "
+            f"equal; fp32 ONNX differs from torch by {numbers.tiny(made.fp32_difference)}",
         ]
         return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
 
@@ -119,23 +130,39 @@ class ExportReport(SimulatedReport):
             size = "" if row.bytes is None else numbers.megabytes(row.bytes)
             rows.append((row.name, row.metrics, "failed" if row.error else size))
         cells = [[name, *(_cell(values, metric) for metric in names), size] for name, values, size in rows]
-        times = [
+        title = f"{self.model.name}, {self.label}"
+        return [*self._search_tables(), Table(title, ["model", *names, "MB"], cells), *self._latency_tables()]
+
+    def _search_tables(self) -> list[Table]:
+        """What each step of the search brought; nothing without a search."""
+        if not self.steps:
+            return []
+        rows = [
+            [step.name, step.what, numbers.MISSING if step.error is None else numbers.tiny(step.error), _yes(step.kept)]
+            for step in self.steps
+        ]
+        return [Table("Search: error of the output (1 - cosine)", ["step", "what", "error", "kept"], rows)]
+
+    def _latency_tables(self) -> list[Table]:
+        """Nothing if no time was measured."""
+        made = self.export
+        if not made.latency:
+            return []
+        columns = ["batch", "length", "torch fp32", "ONNX fp32", "ONNX INT8", "speedup"]
+        rows = [
             [
-                str(row.batch), str(row.length or "-"), f"{row.torch_fp32_ms:.1f}", f"{row.onnx_fp32_ms:.1f}",
-                f"{row.onnx_int8_ms:.1f}", f"{row.speedup:.2f}",
+                str(row.batch), str(row.length or numbers.MISSING),
+                *map(numbers.one_place, (row.torch_fp32_ms, row.onnx_fp32_ms, row.onnx_int8_ms)),
+                numbers.two_places(row.speedup),
             ]
             for row in made.latency
         ]  # fmt: skip
-        return [
-            Table(f"{self.model.name}, {self.label}", ["model", *names, "MB"], cells),
-            Table(
-                f"Milliseconds, {made.threads} threads",
-                ["batch", "length", "torch fp32", "ONNX fp32", "ONNX INT8", "speedup"],
-                times,
-                frozenset(),
-            ),
-        ]
+        return [Table(f"Milliseconds, {numbers.counted(made.threads, 'thread')}", columns, rows, frozenset())]
+
+
+def _yes(kept: bool) -> str:
+    return "yes" if kept else "no"
 
 
 def _cell(values: Metrics | None, name: str) -> str:
-    return "-" if values is None or name not in values.names() else numbers.metric(values[name], name)
+    return numbers.MISSING if values is None or name not in values.names() else numbers.metric(values[name], name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
+from quietformer.results import numbers
 from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo
 from quietformer.results.model import ModelInfo
@@ -184,11 +186,15 @@ class OutlierMetrics(Record):
         """The metrics of one tensor."""
         return next(row for row in self.sites if (row.site, row.layer) == (site, layer))
 
-    def extremes(self, site: str = "ffn_output") -> tuple[float, float]:
-        """The largest magnitude of a tensor in any layer, and the largest kurtosis; NaN if it was not seen."""
+    def extremes(self, site: str = "ffn_output") -> tuple[float | None, float | None]:
+        """The largest magnitude of a tensor in any layer, and the largest kurtosis; None if it was not measured."""
         rows = [row for row in self.sites if row.site == site]
-        nan = float("nan")
-        return max((row.largest for row in rows), default=nan), max((row.kurtosis or 0.0 for row in rows), default=nan)
+        return max((row.largest for row in rows), default=None), largest_kurtosis(rows)
+
+
+def largest_kurtosis(rows: Sequence[TensorMetrics]) -> float | None:
+    """None if no tensor has one; a constant tensor has none."""
+    return max((row.kurtosis for row in rows if row.kurtosis is not None), default=None)
 
 
 class InspectReport(Report, OutlierMetrics):
@@ -204,11 +210,11 @@ class InspectReport(Report, OutlierMetrics):
         lines = [self.model.title, found.sentence, *(f"  {claim}" for claim in found.claims), "Next:"]
         lines += [f"  {step}" for step in found.next_steps]
         lines += [
-            f"  {row.what}: {row.measure} {row.before or 0.0:.4f} -> {row.after or 0.0:.4f}"
+            f"  {row.what}: {row.measure} {' -> '.join(numbers.metric(x, row.measure) for x in (row.before, row.after))}"
             for row in self.interventions
         ]
         lines += [
-            f"  {row.model}: infinity norm {row.infinity_norm or 0.0:.2f}, kurtosis {row.kurtosis or 0.0:,.1f}"
+            f"  {row.model}: infinity norm {numbers.norm(row.infinity_norm)}, kurtosis {numbers.kurtosis(row.kurtosis)}"
             for row in self.growth
         ]
         return lines
@@ -221,9 +227,8 @@ class InspectReport(Report, OutlierMetrics):
                 ["tensor", "layer", "max |x|", "kurtosis", "past 6 sigma", "bits left"],
                 [
                     [
-                        row.site, str(row.layer), f"{row.largest:.2f}",
-                        "-" if row.kurtosis is None else f"{row.kurtosis:,.1f}", f"{row.outliers:,}",
-                        f"{row.int8_bits_left:.1f}",
+                        row.site, str(row.layer), numbers.norm(row.largest), numbers.kurtosis(row.kurtosis),
+                        numbers.whole(row.outliers), numbers.one_place(row.int8_bits_left),
                     ]
                     for row in rows
                 ],

@@ -12,11 +12,11 @@ def printable(text: str) -> str:
 
 LABELS = {
     "ffn_output": "FFN outputs",
-    "ffn_residual": "residual sums after the FFN",
+    "ffn_residual": "residual stream after the FFN",
     "ffn_norm": "LayerNorm outputs at the FFN",
     "block_output": "block outputs",
     "attention_output": "attention outputs",
-    "attention_residual": "residual sums after attention",
+    "attention_residual": "residual stream after attention",
     "attention_norm": "LayerNorm outputs at attention",
 }
 

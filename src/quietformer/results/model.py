@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quietformer.results import numbers
 from quietformer.results.base import Record
 
 
@@ -21,4 +22,4 @@ class ModelInfo(Record):
 
     @property
     def title(self) -> str:
-        return f"{self.name}  {self.class_name}, {self.parameters / 1e6:.1f}M parameters"
+        return f"{self.name}  {self.class_name}, {numbers.millions(self.parameters)} parameters"

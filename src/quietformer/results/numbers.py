@@ -1,6 +1,8 @@
-"""Numbers as people read them: the only place that formats them."""
+"""Numbers as people read them: the only place that formats them. rendering/assets/numbers.js has the same for pages."""
 
 from __future__ import annotations
+
+import re
 
 from pydantic import JsonValue
 
@@ -15,7 +17,9 @@ def metric(value: float | None, name: str) -> str:
     """A metric: perplexities to two places, shares and cosines to four; None is a model that gives no number."""
     if value is None:
         return BROKEN
-    return f"{value:.2f}" if name in TWO_PLACES else f"{value:.4f}"
+    if name not in TWO_PLACES:
+        return f"{value:.4f}"
+    return _short_exponent(f"{value:.1e}") if value >= 1e6 else f"{value:,.2f}"
 
 
 def measured(value: float | None, name: str) -> str:
@@ -28,6 +32,77 @@ def measured(value: float | None, name: str) -> str:
 def norm(value: float | None) -> str:
     """The largest magnitude of a tensor."""
     return MISSING if value is None else f"{value:.2f}"
+
+
+def deviation(value: float) -> str:
+    """A standard deviation of a metric: small beside it, so it has four places."""
+    return f"{value:.4f}"
+
+
+def kurtosis(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.1f}"
+
+
+def whole(value: float | None) -> str:
+    """A count, or a number whose places do not matter: 40,727."""
+    return MISSING if value is None else f"{value:,.0f}"
+
+
+def one_place(value: float | None) -> str:
+    """Bits, decibels, milliseconds, minutes."""
+    return MISSING if value is None else f"{value:.1f}"
+
+
+def two_places(value: float | None) -> str:
+    """A rate, a factor, a score."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def percent(share: float | None, places: int = 1) -> str:
+    """0.253 -> 25.3%."""
+    return MISSING if share is None else f"{share:.{places}%}"
+
+
+def rough(value: float | None, digits: int = 3) -> str:
+    """Three digits that count, or more before the point: 40,727, 195, 12.3, 0.0123, 1.23e-5."""
+    if value is None:
+        return MISSING
+    size = abs(value)
+    if size >= 1e9:
+        return _short_exponent(f"{value:.{digits - 1}e}")
+    if value == round(value, 0) or size >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else _short_exponent(f"{value:.{digits}g}")
+
+
+def two_digits(value: float) -> str:
+    """A learning rate, a number of epochs."""
+    return f"{value:.2g}"
+
+
+def logged_loss(value: float) -> str:
+    """A loss as training tells it, in which the third place moves last."""
+    return f"{value:.3f}"
+
+
+def to_three_digits(value: float) -> float:
+    """1234.5 -> 1230.0."""
+    return float(f"{value:.3g}")
+
+
+def tiny(value: float) -> str:
+    """A difference that should be nothing: 1.2e-06."""
+    return f"{value:.1e}"
+
+
+def span(low: float, high: float) -> str:
+    """`-1.5 .. 3`; minus zero is zero."""
+    return f"{rough(low + 0.0)} .. {rough(high + 0.0)}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 thread`, `1,200 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def mean_and_std(mean: float | None, std: float | None, name: str = "", *, spread: bool = False) -> str:
@@ -54,7 +129,7 @@ def quoted(value: JsonValue) -> str:
 
 
 def change(before: float, after: float | None, name: str) -> str:
-    """From one metric to another: `+1.2 points` of a per cent, `× 3.2` from twice on, else `+8.5 %`."""
+    """From one metric to another: `+1.2 points` of a per cent, `× 3.2` from twice on, else `+8.5%`."""
     if after is None:
         return "no number"
     sign = "+" if after > before else "−"
@@ -62,8 +137,8 @@ def change(before: float, after: float | None, name: str) -> str:
     if name in PERCENT_METRICS:
         return "same" if points < 0.05 else f"{sign}{points:.1f} points"
     if ratio >= 2:
-        return f"× {ratio:,.3g}" if ratio < 1000 else f"× {ratio:,.0f}"
-    return "same" if abs(ratio - 1) < 0.0005 else f"{sign}{100 * abs(ratio - 1):.1f} %"
+        return f"× {rough(ratio)}"
+    return "same" if abs(ratio - 1) < 0.0005 else f"{sign}{100 * abs(ratio - 1):.1f}%"
 
 
 def significant(value: float | None) -> str:
@@ -73,6 +148,16 @@ def significant(value: float | None) -> str:
 
 def megabytes(size: float) -> str:
     return f"{size / 1e6:.1f}"
+
+
+def mebibytes(size: float) -> str:
+    """What file managers call a megabyte."""
+    return f"{size / 2**20:.1f}"
+
+
+def millions(number: float, places: int = 1) -> str:
+    """1312612 -> 1.3M."""
+    return f"{number / 1e6:.{places}f}M"
 
 
 def count(number: float) -> str:
@@ -98,6 +183,11 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"
     return f"{seconds:.1f} seconds" if seconds >= 1 else f"{1000 * seconds:.0f} milliseconds"
+
+
+def _short_exponent(text: str) -> str:
+    """1.2e+06 -> 1.2e+6, as JavaScript writes it."""
+    return re.sub(r"e([+-])0+", r"e\1", text)
 
 
 def _scaled(number: float, units: tuple[str, ...]) -> str:

@@ -96,14 +96,14 @@ class StudySize(Record):
 
         parts = []
         if self.parameters:
-            parts.append(f"{span([f'{count / 1e6:.2f}' for count in self.parameters])}M parameters")
+            parts.append(f"{span([numbers.millions(count, 2) for count in self.parameters])} parameters")
         if self.steps:
-            parts.append(f"{span([f'{count:,}' for count in self.steps])} steps")
+            parts.append(f"{span([numbers.whole(count) for count in self.steps])} steps")
         if self.length:
-            parts.append(f"length {span([f'{count:,}' for count in self.length])}")
-        parts.append(f"{self.seeds} seed" + ("s" if self.seeds > 1 else ""))
+            parts.append(f"length {span([numbers.whole(count) for count in self.length])}")
+        parts.append(numbers.counted(self.seeds, "seed"))
         if self.minutes is not None:
-            parts.append(f"{self.minutes:.1f} min a run")
+            parts.append(f"{numbers.one_place(self.minutes)} min a run")
         return ", ".join(parts)
 
 
@@ -158,6 +158,26 @@ class PaperItem(Record):
         """`paper/bert-base: vanilla, mlp-4; paper/bert-mnli`."""
         return "; ".join(map(str, self.runs))
 
+    def sentences(self) -> list[str]:
+        """What it shows, and where the paper's results and ours are."""
+        lines = [f"{self.name}: {self.shows} (section {self.section})"]
+        if not self.paper:
+            lines.append("The paper: no numbers of it are kept")
+        if self.document:
+            lines.append(f"Ours: {self.document.holds}, in {self.document.place}")
+        elif not self.ours:
+            lines.append(f"Ours: {self.status}")
+        return lines + ([f"Made by {self.made_by}"] if self.runs else [])
+
+    def footnotes(self) -> list[str]:
+        """What to type: the commands of the studies that are shown, then those of the paper's own size and their files."""
+        lines = [f"Command of {study.name}: {study.command}" for study in self.ours]
+        for name, content in self.files.items():
+            lines += [f"{name}:", *(f"  {line}" for line in content.splitlines())]
+        if self.commands:
+            lines += ["Commands:", *(f"  {command}" for command in self.commands)]
+        return lines + ([self.note] if self.note else [])
+
     def overview(self) -> list[str]:
         """Its line in the list of all items."""
         rows = [row for table in self.paper for row in table.rows]
@@ -196,9 +216,10 @@ class PaperReport(Report):
         return Table("", titles, [item.overview() for item in self.items], frozenset(range(len(titles))))
 
     def sentences(self) -> list[str]:
-        """Studies that are not shown where the user might look for them."""
+        """One item in words, and studies that are not shown where the user might look for them."""
         shown = {item.name for item in self.items}
-        lines = [
+        lines = self.items[0].sentences() if len(self.items) == 1 else []
+        lines += [
             f"{study.name} belongs elsewhere: {', '.join(study.items)}"
             for study in self.given
             if study.items and not shown & set(study.items)
@@ -210,6 +231,12 @@ class PaperReport(Report):
             return [self.overview()]
         (item,) = self.items
         return [*(table.table() for table in item.paper), *(study.table() for study in item.ours)]
+
+    def footnotes(self) -> list[str]:
+        if len(self.items) != 1:
+            return []
+        (item,) = self.items
+        return item.footnotes() + ([self.how] if any("DIR" in command for command in item.commands) else [])
 
 
 def _left(rows: list[list[str]]) -> frozenset[int]:

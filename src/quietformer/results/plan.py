@@ -103,20 +103,23 @@ class PlanReport(Report):
             f"x {batch.accumulation} accumulated){tokens}, {numbers.flop(work.flops_per_step)}.",
         ]
         if work.steps is not None and work.units is not None and work.flops is not None:
-            lines.append(
-                f"The run: {work.steps:,} steps, {numbers.count(work.units)} {work.unit}, {numbers.flop(work.flops)}."
-            )
-        return [*lines, f"One more in a micro batch adds {numbers.size(self.memory.activations_per_example)}."]
+            steps = numbers.counted(work.steps, "step")
+            lines.append(f"The run: {steps}, {numbers.count(work.units)} {work.unit}, {numbers.flop(work.flops)}.")
+        lines.append(f"One more in a micro batch adds {numbers.size(self.memory.activations_per_example)}.")
+        return lines + self._time_in_words()
 
-    def time_in_words(self) -> list[str]:
+    def footnotes(self) -> list[str]:
+        return self.notes
+
+    def _time_in_words(self) -> list[str]:
         """The estimate, and what it is made from; nothing if no time was measured."""
         if (time := self.time) is None:
             return []
-        threads = f", {time.threads} thread{'s' * (time.threads > 1)}" if "CPU" in time.machine else ""
+        threads = f", {numbers.counted(time.threads, 'thread')}" if "CPU" in time.machine else ""
         whole = "" if time.seconds is None else f", {numbers.duration(time.seconds)} for the run"
         return [
             f"Time, an estimate for this machine ({time.machine}{threads}, {time.precision}): "
-            f"{numbers.duration(time.seconds_per_step)} a step{whole}",
+            f"{numbers.duration(time.seconds_per_step)} a step{whole}.",
             f"From steps of copies with one and two layers at {time.measured_micro_batch} at once; "
             f"{numbers.flop(time.flops_per_second)} a second.",
         ]

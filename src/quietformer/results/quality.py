@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import field_validator
 
 from quietformer.config.tasks import MeasuredTask
-from quietformer.results.base import Number, Record
+from quietformer.results.base import Number, Record, finite_number
 
 Better = Literal["higher", "lower"]
 LOWER_IS_BETTER = ("perplexity", "loss")
@@ -55,10 +55,7 @@ class ByMetric(Record, Generic[T]):
     top1: T | None = None
     agreement: T | None = None
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _finite(cls, value: Any) -> Any:
-        return None if isinstance(value, float) and not math.isfinite(value) else value
+    _finite = field_validator("*", mode="before")(finite_number)
 
     def names(self) -> list[str]:
         """The metrics that were measured, in order."""

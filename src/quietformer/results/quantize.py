@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import Field
 
-from quietformer.config.quantization import QuantSpec
-from quietformer.config.spec_base import nested
 from quietformer.results import numbers
 from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo
 from quietformer.results.model import ModelInfo
 from quietformer.results.quality import Metrics, Spreads, Yardstick, effect
+from quietformer.results.spec_serialization import QuantSpecField
 from quietformer.results.tables import Table
 
-QuantSpecField = Annotated[
-    QuantSpec,
-    BeforeValidator(lambda value: nested(QuantSpec, value)),
-    PlainSerializer(lambda spec: spec.to_dict(), return_type=dict),
-]
 EFFECTS = {
     "broken": "breaks this model",
     "harm": "costs this model quality",
@@ -53,7 +47,13 @@ class PlanInfo(Record):
     sites: list[PlannedTensor]
     left: list[KeptTensor]
 
-    def tables(self) -> list[Table]:
+    @property
+    def amount(self) -> str:
+        """`12 weights and 31 activations`."""
+        return f"{numbers.counted(self.weights, 'weight')} and {numbers.counted(self.activations, 'activation')}"
+
+    def tensor_tables(self) -> list[Table]:
+        """What is quantized and on which grid, and what is not and why."""
         quantized = [[site.short if site.short != site.site else "", site.grid, site.site] for site in self.sites]
         found = [
             Table(f"{self.spec.label}: quantized", ["short name", "grid", "tensor"], quantized, frozenset({0, 1, 2}))
@@ -62,6 +62,25 @@ class PlanInfo(Record):
             kept = [[item.site, item.why] for item in self.left]
             found.append(Table("kept in full precision", ["tensor", "why"], kept, frozenset({0, 1})))
         return found
+
+
+class QuantizationPlanReport(Report, PlanInfo):
+    """What `quantize` would quantize, and what not and why."""
+
+    kind: Literal["quantization_plan"] = "quantization_plan"
+    model: ModelInfo
+
+    def sentences(self) -> list[str]:
+        return [
+            self.model.title,
+            f"{self.amount} would be quantized.",
+        ]
+
+    def tables(self) -> list[Table]:
+        return self.tensor_tables()
+
+    def footnotes(self) -> list[str]:
+        return ["Grids: s8 is symmetric with 8 bits, u8 asymmetric, s8@0 has a scale for each channel of dimension 0."]
 
 
 class CalibrationRun(Record):
@@ -130,10 +149,9 @@ class QuantizeReport(SimulatedReport):
     sensitivity: Sensitivity
 
     def sentences(self) -> list[str]:
-        plan = self.plan
         return [
             self.model.title,
-            f"{plan.weights} weights and {plan.activations} activations quantized ({self.spec.label})",
+            f"{self.plan.amount} quantized ({self.spec.label})",
             self.in_words(),
         ]
 
@@ -152,9 +170,11 @@ class QuantizeReport(SimulatedReport):
         for name, value in self.fp32.items():
             spread = self.quantized[name]
             mean, std = (None, None) if spread is None else (spread.mean, spread.std)
-            deviation = f" ± {std:.4f}" if std is not None and len(self.runs) > 1 else ""
+            deviation = f" ± {numbers.deviation(std)}" if std is not None and len(self.runs) > 1 else ""
             rows.append([name, numbers.metric(value, name), f"{numbers.metric(mean, name)}{deviation}"])
-        title = f"{self.label}, {self.data.evaluation_sequences} {unit}, {len(self.runs)} calibrations"
+        title = (
+            f"{self.label}, {self.data.evaluation_sequences} {unit}, {numbers.counted(len(self.runs), 'calibration')}"
+        )
         return Table(title, ["metric", "fp32", "quantized"], rows)
 
     def _sensitivity_table(self) -> Table:
@@ -163,8 +183,7 @@ class QuantizeReport(SimulatedReport):
         columns += [f"{measure}, it alone", f"{measure}, all but it"] if measure else []
         rows = []
         for row in self.sensitivity.rows[:8]:
-            noise = "-" if row.sqnr_db is None else f"{row.sqnr_db:.1f}"
-            cells = [row.short, row.grid, f"{row.lo + 0.0:.3g} .. {row.hi:.3g}", noise]
+            cells = [row.short, row.grid, numbers.span(row.lo, row.hi), numbers.one_place(row.sqnr_db)]
             if measure:
                 cells += [numbers.metric(row.only, measure), numbers.metric(row.without, measure)]
             rows.append(cells)

@@ -67,6 +67,7 @@ class RetrofitReport(Report, Yardstick):
         return lines
 
     def tables(self) -> list[Table]:
-        title = f"{self.model.name}, {self.attention}, {self.steps:,} steps, {self.minutes:.1f} minutes"
+        steps, minutes = numbers.counted(self.steps, "step"), numbers.one_place(self.minutes)
+        title = f"{self.model.name}, {self.attention}, {steps}, {minutes} minutes"
         rows = [row.cells() for row in self.rows]
         return [Table(title, ["", "before", "after"], rows)] if rows else []

@@ -48,12 +48,13 @@ class StudyReport(Report):
     def failures(self) -> list[str]:
         return failures(self.rows)
 
-    def legend(self) -> list[str]:
-        return legend(self.rows, self.metric)
-
     def sentences(self) -> list[str]:
         """What quantization does, then what went wrong."""
         return [self.sentence, *self.failures(), *not_exported(self.rows)]
 
     def tables(self) -> list[Table]:
         return [study_table(self.name, self.rows, self.metric)]
+
+    def footnotes(self) -> list[str]:
+        """What the columns mean, and what the paper says."""
+        return legend(self.rows, self.metric) + ([f"The paper: {self.paper}"] if self.paper else [])

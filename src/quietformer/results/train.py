@@ -69,13 +69,13 @@ class TrainReport(Report):
         if (found := self.outliers) is not None:
             norm, kurtosis = (numbers.significant(value) for value in (found.infinity_norm, found.kurtosis))
             lines.append(f"outliers: infinity norm {norm}, kurtosis {kurtosis}")
-        return [*lines, f"{self.steps:,} steps, {self.steps_per_second:.2f} a second"]
+        return [*lines, f"{numbers.counted(self.steps, 'step')}, {numbers.two_places(self.steps_per_second)} a second"]
 
     def _quality(self) -> str:
         found, shown = self.validation, numbers.significant
         if self.best is not None:
             best = self.best
-            kept = "none was" if best.value is None else f"{shown(best.value)} at step {best.step:,} was"
+            kept = "none was" if best.value is None else f"{shown(best.value)} at step {numbers.whole(best.step)} was"
             return (
                 f"{best.measure} against the original: {shown(found.fp32)}, in simulated INT8 {shown(found.int8)}; the best, "
                 f"{kept}, is kept"
@@ -84,12 +84,17 @@ class TrainReport(Report):
             bigram = self.bigram_perplexity
             beside = "" if bigram is None else f"  (a bigram model: {shown(bigram)})"
             return f"validation perplexity {shown(found.perplexity)}{beside}"
-        largest = "" if self.majority_accuracy is None else f"  (the largest class: {self.majority_accuracy:.2%})"
-        return f"validation accuracy {found.accuracy or 0.0:.2%}{largest}"
+        largest = (
+            ""
+            if self.majority_accuracy is None
+            else f"  (the largest class: {numbers.percent(self.majority_accuracy, 2)})"
+        )
+        accuracy = numbers.BROKEN if found.accuracy is None else numbers.percent(found.accuracy, 2)
+        return f"validation accuracy {accuracy}{largest}"
 
     def tables(self) -> list[Table]:
         rows = [[name, numbers.significant(getattr(self.validation, name))] for name in _set_fields(self.validation)]
-        return [Table(f"{self.recipe}, step {self.steps:,}", ["validation", "value"], rows)]
+        return [Table(f"{self.recipe}, step {numbers.whole(self.steps)}", ["validation", "value"], rows)]
 
 
 def _set_fields(record: Record) -> list[str]:

@@ -106,8 +106,8 @@ class TrialRun(Record):
             mean = None if spread is None else spread.mean
             parts.append(f"{bits.upper()} {numbers.mean_and_std(mean, None, found.primary)}")
         largest = None if found.outliers is None else found.outliers.infinity_norm
-        norm = "" if largest is None else f"; largest value {largest:.4g}"
-        return f"{self.name}: {', '.join(parts)}{norm}; {found.seconds / 60:.1f} min"
+        norm = "" if largest is None else f"; largest value {numbers.significant(largest)}"
+        return f"{self.name}: {', '.join(parts)}{norm}; {numbers.one_place(found.seconds / 60)} min"
 
 
 class TrialKey(Record):

@@ -26,13 +26,13 @@ KINDS = {"train": train_from_version_1, "retrofit": retrofit_from_version_1}
 
 def from_version_1(fields: dict[str, Any]) -> dict[str, Any]:
     """Version 1 had other names for some fields; an inspection and a failed run did not say their kind."""
-    kind = fields.get("kind") or ("trial" if {"key", "failed"} <= fields.keys() else "inspect")
+    kind: Any = fields.get("kind") or ("trial" if {"key", "failed"} <= fields.keys() else "inspect")
     if kind == "trial":
         return _trial(fields)
     renamed: dict[str, Any] = _renamed(fields)
     if kind == "study":
         renamed = _study(fields, renamed)
-    elif (further := KINDS.get(kind)) is not None:
+    elif isinstance(kind, str) and (further := KINDS.get(kind)) is not None:
         renamed = further(renamed)
     return renamed | {"kind": kind, "version": 2}
 

@@ -31,6 +31,7 @@ from quietformer.results.paper import (
     RecipeRuns,
     StudySize,
 )
+from quietformer.results.provenance import command_line
 from quietformer.results.study import StudyReport
 from quietformer.results.trial import Values
 from quietformer.study.paper_items import DOCUMENTS, ITEMS, Item
@@ -59,10 +60,11 @@ Runs = Mapping[str, Sequence[str]]
 
 def paper(item: str = "", options: PaperOptions | None = None, progress: Progress = SILENT) -> PaperReport:
     """Every table and figure of the paper, or one: its results, ours, and the commands that make it."""
+    options = options or PaperOptions()
     progress.step("reading")
     data: dict[str, JsonValue] = json.loads(DATA.read_text(encoding="utf-8"))
     quotes = _quotes()
-    given = [folder / STUDY if folder.is_dir() else folder for folder in (options or PaperOptions()).ours]
+    given = [folder / STUDY if folder.is_dir() else folder for folder in options.ours]
     studies = [read_report(place) for place in (*sorted(RESULTS.glob("*.json")), *given)]
     items: list[PaperItem] = []
     placed: list[list[str]] = [[] for _ in studies]
@@ -77,6 +79,7 @@ def paper(item: str = "", options: PaperOptions | None = None, progress: Progres
         items=items,
         elsewhere=[study.name for study, names in zip(studies, placed, strict=True) if not names],
         given=[GivenStudy(place=str(place), name=study.name, items=names) for place, study, names in asked],
+        command=command_line("paper", [item] if item else [], options.words()),
     )
     return report.only(item) if item else report
 
@@ -102,10 +105,9 @@ def _item(
 
 def read_report(place: Path) -> StudyReport:
     """The report of a study, from the file it left."""
-    try:
-        return StudyReport.read(place)
-    except QuietformerError as error:
-        raise QuietformerError(f"{error}; give a folder that `quietformer compare` or `sweep` wrote") from None
+    if not place.exists():
+        raise QuietformerError(f"{place} does not exist; give a folder that `quietformer compare` or `sweep` wrote")
+    return StudyReport.read(place)
 
 
 # ---- the paper's

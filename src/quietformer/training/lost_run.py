@@ -14,6 +14,7 @@ from transformers.trainer_callback import ExportableState
 
 from quietformer.architectures.layout import find_blocks
 from quietformer.errors import QuietformerError
+from quietformer.results import numbers
 
 SMOOTHING = 0.95
 
@@ -92,7 +93,7 @@ def loudest_layer(model: nn.Module, inputs: Mapping[str, Any]) -> str:
     if not largest:
         return "no transformer block is known in this model"
     name = max(largest, key=lambda name: largest[name] if math.isfinite(largest[name]) else math.inf)
-    return f"the largest activations, {largest[name]:.3g}, are those of {name}"
+    return f"the largest activations, {numbers.rough(largest[name])}, are those of {name}"
 
 
 def _run_watched(

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from transformers import TrainerCallback
 
 from quietformer.progress import Progress
+from quietformer.results import numbers
 
-LIVE = (("outliers/ffn_infinity_norm", "FFN max", "{:.1f}"), ("outliers/ffn_kurtosis", "kurtosis", "{:.0f}"),
-        ("outliers/dead_rows", "dead rows", "{:.0%}"), ("outliers/gate_openness", "gates", "{:.2f}"))  # fmt: skip
+LIVE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("outliers/ffn_infinity_norm", "FFN max", numbers.one_place),
+    ("outliers/ffn_kurtosis", "kurtosis", numbers.whole),
+    ("outliers/dead_rows", "dead rows", lambda share: numbers.percent(share, 0)),
+    ("outliers/gate_openness", "gates", numbers.two_places),
+)
+"""What is logged of outliers, what it is called, and how it is written."""
 
 
 def describe(logs: dict[str, Any], words: bool) -> str:
     """`loss 3.21  perplexity 24.8  FFN max 12.1  kurtosis 5`."""
-    parts = [f"loss {logs['loss']:.3f}"] if "loss" in logs else []
+    parts = [f"loss {numbers.logged_loss(logs['loss'])}"] if "loss" in logs else []
     if words and "loss" in logs:
-        parts.append(f"perplexity {math.exp(min(logs['loss'], 80)):.4g}")
-    parts += [f"{name} {form.format(logs[key])}" for key, name, form in LIVE if key in logs]
+        parts.append(f"perplexity {numbers.significant(math.exp(min(logs['loss'], 80)))}")
+    parts += [f"{name} {shown(logs[key])}" for key, name, shown in LIVE if key in logs]
     return "  ".join(parts)
 
 
@@ -44,10 +51,10 @@ class ProgressCallback(TrainerCallback):
         if not state.is_world_process_zero or not logs or "loss" not in logs:
             return
         done = (state.global_step - self._first) * self._per_step
-        speed = f"{done / max(1e-9, time.monotonic() - self._began):,.0f} {self._unit}/s"
+        speed = f"{numbers.whole(done / max(1e-9, time.monotonic() - self._began))} {self._unit}/s"
         pace = (time.monotonic() - self._began) / max(1, state.global_step - self._first)
         left = timedelta(seconds=round(pace * (state.max_steps - state.global_step)))
-        rate = f"learning rate {logs.get('learning_rate', 0):.2g}"
+        rate = f"learning rate {numbers.two_digits(logs.get('learning_rate', 0))}"
         told = f"{describe(logs, self._words)}  {rate}  {speed}  {left} left"
         self._progress.say(f"step {state.global_step}/{state.max_steps}  {told}")
 
@@ -58,7 +65,9 @@ class ProgressCallback(TrainerCallback):
 
 def validation_line(metrics: dict[str, Any]) -> str:
     if "eval_int8" in metrics:
-        return f"against the original {metrics['eval_fp32']:.4g}, in simulated INT8 {metrics['eval_int8']:.4g}"
+        fp32, int8 = (numbers.significant(metrics[f"eval_{name}"]) for name in ("fp32", "int8"))
+        return f"against the original {fp32}, in simulated INT8 {int8}"
     if "eval_perplexity" in metrics:
-        return f"validation perplexity {metrics['eval_perplexity']:.4g}"
-    return f"validation accuracy {metrics['eval_accuracy']:.2%}, loss {metrics['eval_nll']:.3f}"
+        return f"validation perplexity {numbers.significant(metrics['eval_perplexity'])}"
+    accuracy, loss = numbers.percent(metrics["eval_accuracy"], 2), numbers.logged_loss(metrics["eval_nll"])
+    return f"validation accuracy {accuracy}, loss {loss}"

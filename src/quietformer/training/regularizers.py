@@ -51,8 +51,12 @@ class SiteTerm(Regularizer):
             found = [watch for watch in watches if watch.site == where and end in ("", "input", "output")]
             if not found:
                 raise QuietformerError(
-                    f"{type(model).__name__} has no site {site!r} for the {name}; "
-                    + (f"it has {', '.join(known)}, of each also its .input" if known else "no site of it is known")
+                    f"{type(model).__name__} has no tensor {site!r} for the {name}; "
+                    + (
+                        f"it has {', '.join(known)}, of each also its .input"
+                        if known
+                        else "none of its tensors is known"
+                    )
                 )
             for watch in found:
                 # First of all hooks: a resumed run finds quantizers here that came later in an uninterrupted one.

@@ -22,6 +22,7 @@ from quietformer.errors import QuietformerError, SpecError, in_one_line
 from quietformer.models.open_any import open_model
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.progress import SILENT, Progress
+from quietformer.results import numbers
 from quietformer.results.provenance import command_line
 from quietformer.results.train import TrainReport, Validation, log_lines
 from quietformer.training.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
@@ -178,11 +179,15 @@ def _shown(setting: Setting, data: TrainingData, progress: Progress) -> Progress
 def _summary(setting: Setting, model: PreTrainedModel, data: TrainingData) -> str:
     recipe, steps = setting.recipe, setting.steps
     size = sum(parameter.numel() for parameter in model.parameters())
-    amount = "a stream" if data.examples is None else f"{data.examples:,} {data.info.unit}"
-    epochs = "" if not data.examples else f" ({steps * recipe.training.batch_size / data.examples:.2g} epochs)"
+    amount = "a stream" if data.examples is None else f"{numbers.whole(data.examples)} {data.info.unit}"
+    epochs = (
+        ""
+        if not data.examples
+        else f" ({numbers.two_digits(steps * recipe.training.batch_size / data.examples)} epochs)"
+    )
     return (
-        f"{recipe.name}: {type(model).__name__}, {size / 1e6:.2f}M parameters, {recipe.attention.label}; {amount}, "
-        f"{steps:,} steps of {recipe.training.batch_size}{epochs}"
+        f"{recipe.name}: {type(model).__name__}, {numbers.millions(size, 2)} parameters, {recipe.attention.label}; "
+        f"{amount}, {numbers.counted(steps, 'step')} of {recipe.training.batch_size}{epochs}"
     )
 
 
@@ -192,7 +197,7 @@ def _check_ended(trainer: QuietTrainer, strategy: Strategy, steps: int, progress
     if done < steps and not strategy.ended_early(trainer):
         raise StoppedError(f"interrupted at step {done} of {steps}; the same command resumes from there")
     if done < steps:
-        progress.say(f"no evaluation has been better for a while: ended early at step {done:,} of {steps:,}")
+        progress.say(f"no evaluation has been better for a while: ended early at step {done} of {steps}")
 
 
 def _finish(
@@ -208,7 +213,8 @@ def _finish(
         progress.say("writing the model and inspecting it")
         model = strategy.kept_model(trainer, run, progress)
         write_final_model(model, run, data.tokenizer, state)
-        model = model if state is None else open_model(str(run))  # a shard is not a model
+        if state is not None:  # a shard is not a model
+            model = open_model(run, trust_remote_code=strategy.prepared.trust_remote_code)
         beside = strategy.baselines(data, model)
         found = vars(beside) | _outliers(model, trainer, data)
     steps, seconds = trainer.state.global_step, trainer.clock.seconds

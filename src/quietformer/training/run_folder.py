@@ -20,6 +20,7 @@ from quietformer.data.training_data import TOKENIZER
 from quietformer.errors import QuietformerError, SpecError
 from quietformer.models.folder_files import STALE
 from quietformer.models.save import write_folder
+from quietformer.results import numbers
 from quietformer.results.train import TrainReport
 from quietformer.training.checkpoints import clear_leftovers, whole_checkpoints
 
@@ -95,7 +96,7 @@ def check_space(run: Path, parameters: int, keep: int) -> None:
     free = shutil.disk_usage(run).free
     if free < needed:
         raise QuietformerError(
-            f"{run} has {free / 1e9:.2f} GB of disk space left and the run needs {needed / 1e9:.2f} GB ({keep + 1} "
+            f"{run} has {numbers.size(free)} of disk space left and the run needs {numbers.size(needed)} ({keep + 1} "
             "checkpoints and the model); make room, or start with a smaller training.keep"
         )
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from quietformer.config.recipe import Recipe
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
+from quietformer.results import numbers
 from quietformer.training.footprint import autocast, example_inputs, fake_, trace
 from quietformer.training.model_building import build_shape
 
@@ -127,7 +128,7 @@ def _fitting_batch(shape: _Shape, micro: int, device: str, budget: float) -> int
     one, two = (_footprint(shape, 2, batch) for batch in (1, 2))
     if one[1] > free * 0.8:
         raise QuietformerError(
-            f"even two layers need {one[1] / 1e9:.1f} GB and {free / 1e9:.1f} are free, so no time was measured"
+            f"even two layers need {numbers.size(one[1])} and {numbers.size(free)} are free, so no time was measured"
         )
     by_memory = 1 + int((free * 0.8 - one[1]) // max(two[1] - one[1], 1))
     # Half the rate of a bare product is a fair guess; both copies, an untimed and at least one timed step each.

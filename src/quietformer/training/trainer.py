@@ -28,6 +28,7 @@ from quietformer.data.row_order import BATCHES, generator
 from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.save import write_folder
+from quietformer.results import numbers
 from quietformer.training.checkpoints import (
     FOLDER,
     STAGING,
@@ -149,7 +150,9 @@ class QuietTrainer(Trainer):
             raise self._lost(f"the loss is {loss} and {where}")
         if self._watch.exploded(loss):
             where = loudest_layer(self._inner(), self._forward_inputs(inputs))
-            raise self._lost(f"the loss has risen to {loss:.3g}, its smoothed best was {self._watch.best:.3g}; {where}")
+            raise self._lost(
+                f"the loss has risen to {numbers.rough(loss)}, its smoothed best was {numbers.rough(self._watch.best)}; {where}"
+            )
 
     @property
     def _watch(self) -> LossWatch:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.architectures.dataflow import Step, Trace, trace
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, check_batches, check_model, in_eval_mode, run, without_labels
 from quietformer.architectures.layout import head_modules
 from quietformer.config.recorded_changes import refuse_foreign_quantization
 from quietformer.errors import QuietformerError
@@ -78,15 +78,15 @@ def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float =
     Returns 0 and changes nothing for a model that has none, or that is already balanced. Afterwards hidden states between the
     layers and embeddings are rescaled; the outputs of the model are the same.
     """
+    check_model(model)
     if not 0.0 < alpha <= 1.0:
         raise QuietformerError(f"balancing needs an alpha above 0 and up to 1, got {alpha:g}")
     refuse_foreign_quantization(model)
     refuse_quantized(model, "balance")
     if gained_norms(model):
         return 0  # balancing again would rescale by more than alpha says
-    if isinstance(batches, Mapping):
-        raise QuietformerError("balancing needs a list of batches, got one batch; put it into a list")
-    batches = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
+    check_batches(batches)
+    batches = [without_labels(batch) for batch in batches]
     if not batches:
         raise QuietformerError("there are no batches to balance with; pass some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}

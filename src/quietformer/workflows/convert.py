@@ -14,13 +14,11 @@ from quietformer.config.attention import AttentionSpec, gates, normalizers
 from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.tokenizers import tokenizer_of
-from quietformer.files import check_place
 from quietformer.models.open_any import gguf_file
 from quietformer.models.save import save
 from quietformer.progress import SILENT, Progress
 from quietformer.results.convert import ConvertReport
-from quietformer.results.provenance import command_line
-from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 
 
 def convert(
@@ -33,7 +31,6 @@ def convert(
     """
     out = Path(out)
     check_new_folder(out, model, overwrite=options.overwrite)
-    check_place(out.absolute() / "config.json" if out.is_dir() else out.absolute())
     named: dict[str, Any] = {"normalizer": normalizers.read(options.attention)} if options.attention else {}
     if options.gate:
         named["gate"] = None if options.gate == "none" else gates.read(options.gate)
@@ -60,5 +57,5 @@ def convert(
         parameters_before=before,
         parameters_added=sum(parameter.numel() for parameter in changed.parameters()) - before,
         bytes=sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
-        command=command_line("convert", [opened.name, out], options.words()),
+        command=command_on([model], "convert", options, [out]),
     )

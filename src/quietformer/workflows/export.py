@@ -15,10 +15,9 @@ from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
-from quietformer.results.export import ExportReport
-from quietformer.results.provenance import command_line
-from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
-from quietformer.workflows.simulation import as_calibrated, simulate
+from quietformer.results.export import ExportReport, SearchStep
+from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
+from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
 
 REPORT = "report.json"
 
@@ -38,13 +37,16 @@ def export(
     options.spec()  # a mistake in it is told before the model is loaded
     opened = open_once(model, options, progress)
     quantized = changes_of(opened.model).quantized
-    if quantized is None:
-        simulated = simulate(opened, options, progress)
-    else:
+    steps: list[SearchStep] = []
+    if quantized is not None:
         _check_asks_for_nothing_else(opened.name, options)
         simulated = as_calibrated(opened, quantized, options, progress)
+    elif options.search:
+        simulated, steps = simulate_best(opened, options, progress)
+    else:
+        simulated = simulate(opened, options, progress)
     data, reference = simulated.data, simulated.reference
-    details = export_onnx(opened.model, out, data.evaluation, data.tokenizer, options, progress)
+    details = export_onnx(simulated.opened.model, out, data.evaluation, data.tokenizer, options, progress)
     real = evaluate(
         OnnxModel(out / INTEGER), data.evaluation, opened.task, reference, progress=progress, what="evaluating INT8"
     )
@@ -54,7 +56,8 @@ def export(
         "real": real.metrics,
         "export": details,
         "baselines": baselines,
-        "command": command_line("export", [opened.name, out], options.words()),
+        "steps": steps,
+        "command": command_on([model], "export", options, [out]),
     }
     report = ExportReport.model_validate(fields)
     report.save(out / REPORT)

@@ -10,10 +10,10 @@ from quietformer.analysis.interventions import intervene
 from quietformer.analysis.outliers import TokenNames
 from quietformer.config.options.inspect import InspectOptions
 from quietformer.data.batches_from_options import batches_of
+from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.results.inspect import CheckpointHeadline, InspectReport
-from quietformer.results.provenance import command_line
-from quietformer.workflows.open_once import ModelName, open_once
+from quietformer.workflows.open_once import ModelName, check_is_model, command_on, open_once
 
 INTERVENED = 16
 """Sequences on which outliers are set to zero."""
@@ -25,16 +25,19 @@ def inspect(
     """Find the outliers of a model and say what they mean; of several checkpoints, the last is shown in full."""
     options = options or InspectOptions()
     several = list(models) if isinstance(models, list | tuple) else [cast(ModelName, models)]
+    if not several:
+        raise QuietformerError("there is no model to inspect; give one, or a list of checkpoints")
+    for model in several:  # told before the first is opened
+        check_is_model(model)
     reports = [_inspect_one(model, options, progress) for model in several]
     growth = [
         CheckpointHeadline(**dict(report.headline), model=report.model.name, severity=report.verdict.severity)
         for report in reports
     ]
-    names = [report.model.name for report in reports]
     return reports[-1].model_copy(
         update={
             "growth": growth if len(growth) > 1 else [],
-            "command": command_line("inspect", names, options.words()),
+            "command": command_on(several, "inspect", options),
         }
     )
 

@@ -20,6 +20,7 @@ from quietformer.results.listings import (
     StudyEntry,
     VariantsReport,
 )
+from quietformer.results.provenance import command_line
 
 
 def recipes(name: str = "", options: RecipesOptions | None = None, progress: Progress = SILENT) -> RecipesReport:
@@ -31,19 +32,22 @@ def recipes(name: str = "", options: RecipesOptions | None = None, progress: Pro
     for key in [name] if name else built_in_recipes():
         progress.step(f"reading {key}")
         found.append(RecipeEntry(name=key, recipe=read_recipe(key, variant=variant)))
-    return RecipesReport(recipes=found)
+    words = [] if options is None else options.words()
+    return RecipesReport(recipes=found, command=command_line("recipes", [name] if name else [], words))
 
 
 def studies() -> StudiesReport:
     """The built-in studies."""
     found = {name: read_study(find_study(name)) for name in built_in_studies()}
     entries = [StudyEntry(name=name, runs=len(study.trials()), study=study) for name, study in found.items()]
-    return StudiesReport(studies=entries)
+    return StudiesReport(studies=entries, command=command_line("sweep", []))
 
 
 def variants() -> VariantsReport:
     """The normalizers and gates with their parameters and defaults."""
-    return VariantsReport(normalizers=_entries(normalizers), gates=_entries(gates))
+    return VariantsReport(
+        normalizers=_entries(normalizers), gates=_entries(gates), command=command_line("variants", [])
+    )
 
 
 def _entries(registry: Registry[Any]) -> list[SpecEntry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 
 from quietformer.analysis.inspection import check_finite
 from quietformer.architectures.task import task_of
+from quietformer.config.options.base import Options
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.config.tasks import MeasuredTask
@@ -19,6 +21,7 @@ from quietformer.models.open_any import open_model
 from quietformer.progress import Progress
 from quietformer.results.labels import printable
 from quietformer.results.model import ModelInfo
+from quietformer.results.provenance import command_line
 
 ModelName = str | os.PathLike[str] | PreTrainedModel
 """A folder, a .gguf file, a hub id, 'minilm', or a model that is open already."""
@@ -45,6 +48,7 @@ class OpenedModel:
 
 def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> OpenedModel:
     """Open a model by its name; a model that is open already is copied, so that the user's stays as it is."""
+    check_is_model(model)
     if isinstance(model, PreTrainedModel):
         opened, name = copy.deepcopy(model), str(model.config.name_or_path)
     else:
@@ -55,8 +59,23 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> 
     return OpenedModel(opened, name, task_of(opened))
 
 
+def check_is_model(model: object) -> None:
+    """Refuse what is neither a name nor a model."""
+    if not isinstance(model, str | os.PathLike | PreTrainedModel):
+        raise QuietformerError(
+            f"{type(model).__name__} is not a model; give a folder, a .gguf file, a hub id or an open transformers model"
+        )
+
+
+def command_on(models: Sequence[ModelName], verb: str, options: Options, arguments: Sequence[object] = ()) -> str:
+    """What to type for the same result; empty if a model was open already, since no command can name it."""
+    names = [os.fspath(model) for model in models if not isinstance(model, PreTrainedModel)]
+    return command_line(verb, [*names, *arguments], options.words()) if len(names) == len(models) else ""
+
+
 def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
     """Whether a folder can be written there, asked before the work."""
+    check_is_model(model)
     if out.is_dir() and not isinstance(model, PreTrainedModel) and Path(model).is_dir() and out.samefile(model):
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
@@ -65,3 +84,6 @@ def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
         raise QuietformerError(f"{out} is the current folder; give the name of a new one")
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; give the name of a folder")
+    there = next(parent for parent in out.absolute().parents if parent.exists())
+    if not there.is_dir():
+        raise QuietformerError(f"{there} is a file, so {out} cannot be made; choose another folder")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from quietformer.analysis.repeated_quantization import measure_sensitivity
-from quietformer.config.options.quantize import QuantizeOptions
+from quietformer.config.options.data import CalibrationOptions, DataOptions
+from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
 from quietformer.data.calibration_data import calibration_data
 from quietformer.errors import QuietformerError
 from quietformer.models.open_any import gguf_file
@@ -13,9 +14,8 @@ from quietformer.models.save import save
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.calibration import plan_quantization
 from quietformer.quant.sensitivity import noise_by_tensor
-from quietformer.results.provenance import command_line
-from quietformer.results.quantize import PlanInfo, QuantizeReport
-from quietformer.workflows.open_once import ModelName, check_new_folder, open_once
+from quietformer.results.quantize import QuantizationPlanReport, QuantizeReport
+from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import simulate
 
 
@@ -38,15 +38,24 @@ def quantize(model: ModelName, options: QuantizeOptions | None = None, progress:
         # The files of a folder are copied; those of a GGUF file have to be made.
         save(opened.model, options.out, processor=data.tokenizer if gguf_file(opened.name) else None)
     fields = dict(simulated.report_fields()) | {"kind": "quantize", "sensitivity": found}
-    return QuantizeReport.model_validate(fields | {"command": command_line("quantize", [opened.name], options.words())})
+    return QuantizeReport.model_validate(fields | {"command": command_on([model], "quantize", options)})
 
 
-def plan(model: ModelName, options: QuantizeOptions | None = None, progress: Progress = SILENT) -> PlanInfo:
+def plan(
+    model: ModelName, options: QuantizationPlanOptions | None = None, progress: Progress = SILENT
+) -> QuantizationPlanReport:
     """What `quantize` would quantize, and what not and why; nothing is measured."""
-    options = options or QuantizeOptions()
+    options = options or QuantizationPlanOptions()
+    spec = options.spec()
     opened = open_once(model, options, progress)
-    data = calibration_data(opened.model, opened.name, opened.task, options)
-    return plan_quantization(opened.model, options.spec(), data.evaluation[0]).info()
+    of_data = {name: getattr(options, name) for name in DataOptions.model_fields}
+    one_batch = CalibrationOptions(**of_data, sequences=max(2, options.batch_size), calibration=1)
+    data = calibration_data(opened.model, opened.name, opened.task, one_batch)
+    return QuantizationPlanReport(
+        model=opened.info,
+        command=command_on([model], "quantize", options, ["--plan"]),
+        **dict(plan_quantization(opened.model, spec, data.evaluation[0]).info()),
+    )
 
 
 def _check_out(out: Path, model: ModelName, *, overwrite: bool) -> None:

@@ -12,9 +12,9 @@ from pydantic import JsonValue
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import reference_run
-from quietformer.analysis.inspection import check_finite
 from quietformer.architectures.forward import Batch
 from quietformer.architectures.layout import find_blocks
+from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import changes_of
@@ -26,8 +26,6 @@ from quietformer.models.open_any import open_model
 from quietformer.progress import SILENT, Progress
 from quietformer.results.before_after import Side, beside_balancing, comparison, side_in_words, verdict_on
 from quietformer.results.before_file import keep_before, kept_before
-from quietformer.results.labels import printable
-from quietformer.results.model import ModelInfo
 from quietformer.results.provenance import command_line
 from quietformer.results.quality import ByGranularity, Spreads, Yardstick
 from quietformer.results.retrofit import RetrofitReport
@@ -39,6 +37,7 @@ from quietformer.training.student import calibration_batches, student_of
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.gained_modules import gained_norms
 from quietformer.workflows.measure_before_after import Measuring, inspect_some, measure_side, simulate_both
+from quietformer.workflows.open_once import OpenedModel, open_once
 from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
 
 REPORT, INT8 = "retrofit.json", "int8"
@@ -58,7 +57,7 @@ class Call:
     def asked(self) -> dict[str, JsonValue]:
         """The model and the options as JSON, to compare with those of a finished retrofit."""
         place = os.path.abspath(self.name) if os.path.exists(self.name) else self.name
-        return {"model": place} | self.options.model_dump(mode="json")
+        return {"model": place} | self.options.model_dump(mode="json", exclude=set(OpeningOptions.model_fields))
 
     @property
     def command(self) -> str:
@@ -75,13 +74,14 @@ def retrofit(
 
     A model without outliers is left alone, and nothing is written.
     """
-    call = Call(os.fspath(model), Path(out), options or RetrofitOptions(), progress)
+    call = Call(_name(model), Path(out), options or RetrofitOptions(), progress)
     if (report := _finished(call)) is not None:
         progress.say(f"{out} is finished; nothing to do")
         return report
     _check_place(call)
-    original = _open(call)
-    known = KnownModel.of(call.name, original)
+    opened = _open(call)
+    original = opened.model
+    known = KnownModel.of(opened.name, original)
     draft = retrofit_recipe(known, call.options)
     data = _read(draft, original, call)
     measured = measuring_data(draft, data, original, call.options.evaluation_sources(), call.options.sequences)
@@ -94,7 +94,7 @@ def retrofit(
     inspected = inspect_some(original, measured, call.name, progress) if before is None else before.inspect
     if inspected.verdict.severity == "quiet" and not call.options.force:
         unchanged = Side(inspect=inspected, fp32=reference.evaluation.metrics)
-        return _report(call, original, by, unchanged, inspected.verdict.sentence)
+        return _report(call, opened, by, unchanged, inspected.verdict.sentence)
 
     teacher = _balanced_teacher(original, replace(known, inspected=inspected), data, call)
     recipe = teacher.recipe
@@ -107,9 +107,10 @@ def retrofit(
             keep_before(call.out, key, before)
     progress.say(f"before: {side_in_words(before, reference.evaluation.primary)}")
 
-    run = run_training(recipe, call.out, progress, Prepared(data, teacher.model, student))
+    trusted = call.options.trust_remote_code
+    run = run_training(recipe, call.out, progress, Prepared(data, teacher.model, student, trusted))
     # A run that had ended before this call is only on the disk.
-    healed = open_model(str(out)) if run.model is None else run.model
+    healed = open_model(call.out, trust_remote_code=trusted) if run.model is None else run.model
     inspected = inspect_some(healed, measured, str(out), progress)
     after = measure_side(healed, inspected, by, real=call.options.real, folder=call.out / INT8)
     alone = simulate_both(teacher.model, by) if teacher.balanced else None
@@ -120,9 +121,17 @@ def retrofit(
         "balanced_alone": alone,
         "parameters_added": healed.num_parameters() - original.num_parameters(),
     }
-    report = _report(call, original, by, before, sentence).model_copy(update=changed)
+    report = _report(call, opened, by, before, sentence).model_copy(update=changed)
     report.save(call.out / REPORT)
     return report
+
+
+def _name(model: object) -> str:
+    if not isinstance(model, str | os.PathLike):
+        raise QuietformerError(
+            f"retrofit takes the name of a model, got {type(model).__name__}; save an open model and give its folder"
+        )
+    return os.fspath(model)
 
 
 def _finished(call: Call) -> RetrofitReport | None:
@@ -155,18 +164,18 @@ def _check_place(call: Call) -> None:
         raise QuietformerError(f"{out} holds other things than a retrofit; choose another OUT")
 
 
-def _open(call: Call) -> PreTrainedModel:
+def _open(call: Call) -> OpenedModel:
     options = call.options
     attention_for_pretrained(options.attention, options.gate)  # a mistake in it is told before the model is loaded
-    model = open_model(call.name)
-    check_finite(model)
+    opened = open_once(call.name, options, call.progress)
+    model = opened.model
     if changes_of(model).quantized is not None:
         raise QuietformerError(f"{call.name} is quantized already; retrofit the model it was made from")
     visual = model.main_input_name == "pixel_values"
     if options.takes_images not in (None, visual):
         wanted = "images; give --images DIR" if visual else "text; give --texts FILE"
         raise QuietformerError(f"{type(model).__name__} takes {wanted}")
-    return model
+    return opened
 
 
 def _read(draft: Recipe, model: PreTrainedModel, call: Call) -> TrainingData:
@@ -178,7 +187,7 @@ def _read(draft: Recipe, model: PreTrainedModel, call: Call) -> TrainingData:
             call.progress.say(
                 "--eval-texts names text that is also trained on: metrics on it say little about other text"
             )
-    call.progress.say(f"reading {', '.join(source.name for source in trained)}")
+    call.progress.say(f"reading {', '.join(source.in_words for source in trained)}")
     return training_data(draft, call.out, image_shape=image_size(model) if visual else (0, 0))
 
 
@@ -243,19 +252,13 @@ def _sentence(before: Side, after: Side, alone: ByGranularity[Spreads] | None, y
     return " ".join(filter(None, parts))
 
 
-def _report(call: Call, model: PreTrainedModel, by: Measuring, before: Side, sentence: str) -> RetrofitReport:
+def _report(call: Call, opened: OpenedModel, by: Measuring, before: Side, sentence: str) -> RetrofitReport:
     """What is known of a model whether it is changed or not."""
-    attention = changes_of(model).attention
     return RetrofitReport(
         **dict(by.reference.evaluation.yardstick),
         changed=False,
         sentence=sentence,
-        model=ModelInfo(
-            name=printable(call.name),
-            class_name=type(model).__name__,
-            parameters=model.num_parameters(),
-            attention=attention.label if attention else "softmax",
-        ),
+        model=opened.info,
         before=before,
         data=by.data.info,
         command=call.command,

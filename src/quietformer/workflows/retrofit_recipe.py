@@ -29,6 +29,7 @@ from quietformer.config.recipe_files import changed
 from quietformer.config.recorded_changes import changes_of
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.batches_from_options import positions_of
+from quietformer.results import numbers
 from quietformer.results.inspect import InspectReport
 from quietformer.training.regularizers import ActivationPenalty, RangePenalty
 from quietformer.transforms.balance import ALPHA
@@ -188,4 +189,4 @@ def long_tail(inspected: InspectReport | None, site: str, times: float) -> float
     """Where the tail begins: a multiple of what 99 % stay within, in the layer in the middle."""
     rows = [] if inspected is None else [row for row in inspected.sites if row.site == site]
     within = [max(-row.percentiles["1"], row.percentiles["99"]) for row in rows]
-    return float(f"{times * statistics.median(within):.3g}") if within else times
+    return numbers.to_three_digits(times * statistics.median(within)) if within else times

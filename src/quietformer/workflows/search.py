@@ -24,12 +24,13 @@ from quietformer.quant.bias_correction import correct_biases_
 from quietformer.quant.calibration import calibrate_, dequantize_, quantize_, set_mode_, use_estimators_
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.placement import QuantPlan
+from quietformer.quant.weight_rounding import round_weights_
 from quietformer.results.export import SearchStep
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.smoothquant import migrate_
 from quietformer.workflows.smoothing_exponent import least_error_exponent
 
-RANGES = ("percentile(q=99.999)", "percentile(q=99.99)", "mse")
+RANGES = ("minmax", "percentile(q=99.999)", "percentile(q=99.99)")
 """Ranges of activations that are tried beside the one that was asked for."""
 
 WORTH = 0.95
@@ -65,12 +66,13 @@ class Search:
         begin = time.perf_counter()
         self.model, self.plan = self._quantized(copy.deepcopy(self.original))
         self.error = self._measure()
-        self.steps.append(SearchStep(name="start", what=f"{self.spec.label}, min-max ranges", error=self.error, kept=True))
+        self.steps.append(SearchStep(name="start", what=self.spec.label, error=self.error, kept=True))
         tried: list[tuple[str, Callable[[], None]]] = [
             ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
             ("attention", self._attention_in_full_precision),
             ("ranges", self._ranges),
-            ("bias correction", self._biases),
+            ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
+            ("bias correction", lambda: self._change_weights("bias correction", correct_biases_)),
         ]
         for name, step in tried:
             if name == "ranges" and not ranges:
@@ -89,7 +91,10 @@ class Search:
 
     def _measure(self) -> float:
         """1 - cosine of the output to that of the model in fp32, averaged over tokens."""
-        found = [1 - _cosines(_output(self.model, batch), exact) for batch, exact in zip(self.judges, self.exact, strict=True)]
+        found = [
+            1 - _cosines(_output(self.model, batch), exact)
+            for batch, exact in zip(self.judges, self.exact, strict=True)
+        ]
         return float(torch.cat(found).mean())
 
     def _note(self, name: str, what: str, error: float, *, kept: bool) -> None:
@@ -109,8 +114,8 @@ class Search:
                 name, count = "smoothing", done.folded + done.divided
                 spread = f"{min(done.alphas):g} to {max(done.alphas):g}" if done.alphas else "none"
                 what = f"{count} groups of linear layers, exponents {spread}, {done.folded} folded into norms"
-        except QuietformerError as error:
-            self.steps.append(SearchStep(name="rescaling", what=str(error), error=None, kept=False))
+        except QuietformerError as reason:
+            self.steps.append(SearchStep(name="rescaling", what=str(reason), error=None, kept=False))
             return
         if not count:
             return
@@ -153,17 +158,17 @@ class Search:
         self.spec = self.plan.spec = self.spec.model_copy(update={"activations": best})
         self.error = least
 
-    def _biases(self) -> None:
-        before = {name: value.clone() for name, value in self.model.named_parameters() if name.endswith("bias")}
-        count = correct_biases_(self.model, self.calibration)
+    def _change_weights(self, name: str, change_: Callable[[PreTrainedModel, list[Batch]], int]) -> None:
+        """Weights or biases change, grids do not; undone if it does not help."""
+        before = {name: value.detach().clone() for name, value in self.model.named_parameters()}
+        count = change_(self.model, self.calibration)
         error = self._measure()
         kept = error < self.error
         if not kept:
             with torch.no_grad():
-                for name, value in self.model.named_parameters():
-                    if name in before:
-                        value.copy_(before[name])
-        self._note("bias correction", f"{count} linear layers", error, kept=kept)
+                for parameter, value in self.model.named_parameters():
+                    value.copy_(before[parameter])
+        self._note(name, f"{count} linear layers", error, kept=kept)
 
 
 def _output(model: PreTrainedModel, batch: Batch) -> Tensor:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from quietformer.analysis.evaluate import Reference, evaluate, reference_run
 from quietformer.analysis.repeated_quantization import measure_seeds, search_estimator
 from quietformer.config.options.data import CalibrationOptions
+from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.quantize import SimulationOptions
 from quietformer.config.quantization import QuantizedSpec, QuantSpec
 from quietformer.data.calibration_data import CalibrationData, calibration_data
 from quietformer.errors import QuietformerError
 from quietformer.progress import Progress
-from quietformer.quant.calibration import floating_point, quantize_
+from quietformer.quant.calibration import full_precision, quantize_
 from quietformer.quant.placement import QuantPlan
+from quietformer.results.export import SearchStep
 from quietformer.results.quality import spreads
 from quietformer.results.quantize import CalibrationRun, SearchedEstimator, SimulatedReport
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.gained_modules import gained_norms
 from quietformer.workflows.open_once import OpenedModel
+from quietformer.workflows.search import Search
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,10 @@ def simulate(
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
     reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
-    if options.balance is not False:
-        _balance_(opened, data, asked=options.balance is True)  # compared with what the model was before
+    if options.balance and not balance_(opened.model, data.calibration(0)):  # compared with what the model was before
+        raise QuietformerError(
+            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
+        )
     plan = quantize_(opened.model, spec, data.evaluation[0])
     searched: list[SearchedEstimator] = []
     if search:
@@ -70,18 +76,19 @@ def simulate(
     return Simulation(opened, data, reference, spec, plan, runs, searched)
 
 
-def _balance_(opened: OpenedModel, data: CalibrationData, *, asked: bool) -> None:
-    """Channel balancing; a model that cannot be balanced is left as it is, unless balancing was asked for."""
-    try:
-        found = balance_(opened.model, data.calibration(0))
-    except QuietformerError:
-        if asked:
-            raise
-        return
-    if asked and not found:
-        raise QuietformerError(
-            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
-        )
+def simulate_best(
+    opened: OpenedModel, options: ExportOptions, progress: Progress
+) -> tuple[Simulation, list[SearchStep]]:
+    """The same for the INT8 with the least error that a search finds; the opened model is left as it is."""
+    spec = options.spec()
+    data = calibration_data(opened.model, opened.name, opened.task, options)
+    reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
+    ranges = "acts" not in options.model_fields_set
+    found = Search(opened.model, data, spec, progress).run(seconds=options.search_seconds, ranges=ranges)
+    measured = evaluate(found.model, data.evaluation, opened.task, reference, progress=progress)
+    best = dataclasses.replace(opened, model=found.model)
+    runs = [CalibrationRun(seed=0, metrics=measured.metrics)]
+    return Simulation(best, data, reference, found.plan.spec, found.plan, runs), found.steps
 
 
 def as_calibrated(
@@ -89,7 +96,7 @@ def as_calibrated(
 ) -> Simulation:
     """A model that comes quantized, as it was calibrated."""
     data = calibration_data(opened.model, opened.name, opened.task, options)
-    with floating_point(opened.model):
+    with full_precision(opened.model):
         reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
     found = evaluate(opened.model, data.evaluation, opened.task, reference, progress=progress)
     return Simulation(opened, data, reference, quantized.spec, None, [CalibrationRun(seed=0, metrics=found.metrics)])

@@ -10,6 +10,7 @@ from quietformer.config.recipe_files import DEFAULT, read_recipe
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.results.plan import PlanReport
+from quietformer.results.provenance import command_line
 from quietformer.results.train import TrainReport
 from quietformer.training.plan import plan
 from quietformer.training.run import train as train_recipe
@@ -31,7 +32,9 @@ def plan_training(recipe: str = "", options: PlanOptions | None = None, progress
     """Size, memory, work and time of a training run; nothing is trained."""
     options = options or PlanOptions()
     chosen = read_recipe(recipe or DEFAULT, variant=options.variant, changes=options.set)
-    return plan(chosen, devices=options.devices, measure=options.measure, progress=progress)
+    report = plan(chosen, devices=options.devices, measure=options.measure, progress=progress)
+    typed = command_line("train", [recipe or DEFAULT, "--plan"], options.words())
+    return report.model_copy(update={"command": typed})
 
 
 def _chosen(recipe: str, out: Path, options: RecipeOptions) -> Recipe:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from quietformer.config.options.base import Flag
 from quietformer.config.options.opening import OpeningOptions
+from quietformer.config.spec_base import Seed
 
 
 class ConvertOptions(OpeningOptions):
@@ -21,7 +22,7 @@ class ConvertOptions(OpeningOptions):
         default="", description="A gate, e.g. 'linear(pi_init=0.25)', or 'none'."
     )
     patch_norm: bool = Field(default=False, description="Add LayerNorm after the patch embedding (vision models).")
-    seed: int = Field(default=0, description="Draws the weights of new gates.")
+    seed: Seed = Field(default=0, description="Draws the weights of new gates.")
     overwrite: bool = Field(default=False, description="Replace a model that is already in OUT.")
 
     @model_validator(mode="after")

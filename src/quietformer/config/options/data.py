@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from quietformer.config.options.base import Flag, Options
+from quietformer.config.options.base import Flag, OptionalPath, Options
 
 
 class DataOptions(Options):
     """Which text or images to run; without any, the built-in text (documentation of installed packages) or digits."""
 
-    texts: Annotated[Path | None, Flag("FILE")] = Field(default=None, description="Text file, one paragraph per line.")
+    texts: Annotated[OptionalPath, Flag("FILE")] = Field(
+        default=None, validate_default=True, description="Text file, one paragraph per line."
+    )
     dataset: Annotated[str, Flag("NAME")] = Field(default="", description="Texts of a dataset (hub name or folder).")
-    images: Annotated[Path | None, Flag("DIR")] = Field(
-        default=None, description="Folder of images (vision models); class folders give labels."
+    images: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None,
+        validate_default=True,
+        description="Folder of images (vision models); class folders give labels.",
     )
     length: int | None = Field(default=None, ge=3, description="Tokens per sequence; default 128, or as many as fit.")
     batch_size: int = Field(default=8, ge=1, description="Sequences or images run at once.")
@@ -31,8 +34,10 @@ class DataOptions(Options):
 class CalibrationOptions(DataOptions):
     """Data to calibrate on, and other data to evaluate on."""
 
-    eval_texts: Annotated[Path | None, Flag("FILE")] = Field(
-        default=None, description="Other text file to evaluate on; by default part of the data is held out."
+    eval_texts: Annotated[OptionalPath, Flag("FILE")] = Field(
+        default=None,
+        validate_default=True,
+        description="Other text file to evaluate on; by default part of the data is held out.",
     )
     sequences: int = Field(default=64, ge=2, description="Sequences or images to evaluate on.")
     calibration: int = Field(default=16, ge=1, description="Batches to calibrate on.")

@@ -34,10 +34,11 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
         description="Which tensors are quantized: matmul (inputs of matrix products), linear, paper (every tensor).",
     )
     per_channel: bool = Field(default=True, description="One scale per output channel of a weight.")
-    balance: bool | None = Field(
-        default=None,
-        description="First rescale the channels of a post-norm model's residual stream; lossless; by default where possible.",
+    search: bool = Field(
+        default=True,
+        description="Try smoothing, weight rounding, ranges and bias correction, and keep what lowers the error.",
     )
+    search_seconds: float = Field(default=60.0, gt=0, description="No further step of the search begins after so long.")
     baselines: bool = Field(
         default=False, description="Also measure what ONNX Runtime's own tools and SmoothQuant give."
     )

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from quietformer.config.options.data import DataOptions
 from quietformer.config.options.opening import OpeningOptions
+from quietformer.config.spec_base import Seed
 
 
 class InspectOptions(OpeningOptions, DataOptions):
@@ -13,5 +14,5 @@ class InspectOptions(OpeningOptions, DataOptions):
 
     title = "inspect"
     sequences: int = Field(default=64, ge=1, description="Sequences or images to run.")
-    seed: int = Field(default=0, description="Chooses the passages of the built-in text.")
+    seed: Seed = Field(default=0, description="Chooses the passages of the built-in text.")
     interventions: bool = Field(default=True, description="Set outliers to zero and measure what the model loses.")

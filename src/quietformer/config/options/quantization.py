@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from quietformer.config.options.base import Flag, Options
+from quietformer.config.options.base import Flag, Options, Texts
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits, placements
 
 
-class QuantizationOptions(Options):
-    """Bits, ranges, exceptions, and what is done to the weights first."""
+class QuantSpecOptions(Options):
+    """Bits, ranges and exceptions."""
 
     bits: Annotated[str, Flag("WxAy")] = Field(default="w8a8", description="Bits of weights and activations, 2 to 16.")
     placement: Annotated[str, Flag("NAME")] = Field(
@@ -26,11 +26,10 @@ class QuantizationOptions(Options):
         description="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
     )
     per_channel: bool = Field(default=False, description="One scale per output channel of a weight.")
-    keep: Annotated[tuple[str, ...], Flag("PATTERN[=BITS]")] = Field(
-        default=(), description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable."
-    )
-    balance: bool | None = Field(
-        default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
+    keep: Annotated[Texts, Flag("PATTERN[=BITS]")] = Field(
+        default=(),
+        validate_default=True,
+        description="Keep tensors in full precision, or give them BITS, e.g. '*.ffn_output=16'; repeatable.",
     )
     gate: bool = Field(default=False, description="Also quantize the outputs of gates.")
     head: bool = Field(default=False, description="Also quantize the head.")
@@ -49,3 +48,11 @@ class QuantizationOptions(Options):
             gate=self.gate,
             rules=tuple(QuantRule.parse(text) for text in self.keep),
         )
+
+
+class QuantizationOptions(QuantSpecOptions):
+    """How a model is quantized, and what is done to its weights first."""
+
+    balance: bool = Field(
+        default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
+    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from quietformer.config.options.base import Flag
-from quietformer.config.options.data import CalibrationOptions
+from quietformer.config.options.base import Flag, OptionalPath
+from quietformer.config.options.data import CalibrationOptions, DataOptions
 from quietformer.config.options.opening import OpeningOptions
-from quietformer.config.options.quantization import QuantizationOptions
+from quietformer.config.options.quantization import QuantizationOptions, QuantSpecOptions
 
 
 class SimulationOptions(CalibrationOptions, QuantizationOptions):
@@ -26,7 +25,13 @@ class QuantizeOptions(OpeningOptions, SimulationOptions):
     sensitivity: bool = Field(
         default=False, description="Also measure each tensor quantized alone, and all but each (slow)."
     )
-    out: Annotated[Path | None, Flag("DIR")] = Field(
-        default=None, description="Save the quantized model, for load and export."
+    out: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None, validate_default=True, description="Save the quantized model, for load and export."
     )
     overwrite: bool = Field(default=False, description="Replace a model that is already in DIR.")
+
+
+class QuantizationPlanOptions(OpeningOptions, DataOptions, QuantSpecOptions):
+    """What `quantize --plan` can be told: the tensors that are found depend on nothing else."""
+
+    title = "quantize --plan"

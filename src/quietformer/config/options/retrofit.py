@@ -7,14 +7,16 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from quietformer.config.options.base import Flag, Options, Overrides
+from quietformer.config.options.base import Flag, OptionalPath, Overrides, Paths, Texts
+from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recipe import Source
+from quietformer.config.spec_base import Seed
 from quietformer.errors import QuietformerError
 
 BUILT_IN_TEXT = "embedded"
 
 
-class RetrofitOptions(Options):
+class RetrofitOptions(OpeningOptions):
     """What `retrofit` can be told; an option that is unset takes what suits the model."""
 
     title = "retrofit"
@@ -24,18 +26,23 @@ class RetrofitOptions(Options):
     attention: Annotated[str, Flag("SPEC")] = Field(
         default="", description="Normalizer of attention, e.g. 'clipped_softmax(alpha=4,warmup_steps=200)'."
     )
-    texts: Annotated[tuple[str, ...], Flag("FILE")] = Field(
+    texts: Annotated[Texts, Flag("FILE")] = Field(
         default=(),
+        validate_default=True,
         description="Text to train on, one paragraph per line, or 'embedded', the built-in text; repeatable.",
     )
     dataset: Annotated[str, Flag("NAME")] = Field(default="", description="Train on the texts of a hub dataset.")
-    images: Annotated[Path | None, Flag("DIR")] = Field(
-        default=None, description="Folder of images to train on; digits by default."
+    images: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None, validate_default=True, description="Folder of images to train on; digits by default."
     )
-    eval_texts: Annotated[tuple[Path, ...], Flag("FILE")] = Field(
-        default=(), description="Other text to measure on; by default part of the data is held out; repeatable."
+    eval_texts: Annotated[Paths, Flag("FILE")] = Field(
+        default=(),
+        validate_default=True,
+        description="Other text to measure on; by default part of the data is held out; repeatable.",
     )
-    eval_images: Annotated[Path | None, Flag("DIR")] = Field(default=None, description="Other images to measure on.")
+    eval_images: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None, validate_default=True, description="Other images to measure on."
+    )
     steps: int = Field(default=1000, ge=1, description="Training steps.")
     batch_size: int | None = Field(
         default=None, ge=1, description="Texts or images per step; default 16, or 4 sequences of running text."
@@ -73,8 +80,12 @@ class RetrofitOptions(Options):
     )
     sequences: int = Field(default=256, ge=4, description="Texts or images to measure on.")
     seeds: int = Field(default=3, ge=1, description="How many times to calibrate, each time on other batches.")
-    seed: int = Field(default=0, ge=0, description="Orders the data and draws the weights of new gates.")
-    set: Overrides = Field(default=(), description="Change a field of the recipe, e.g. teacher.hidden=2; repeatable.")
+    seed: Seed = Field(default=0, description="Orders the data and draws the weights of new gates.")
+    set: Overrides = Field(
+        default=(),
+        validate_default=True,
+        description="Change a field of the recipe, e.g. teacher.hidden=2; repeatable.",
+    )
     real: bool = Field(default=True, description="Also export and measure real INT8 (ONNX Runtime).")
     force: bool = Field(default=False, description="Train a model that has no outliers all the same.")
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from quietformer.config.options.base import Flag, Options, Overrides
-from quietformer.errors import SpecError
-
-
-def _names(value: Any) -> Any:
-    """Names from a list, or from text with commas, given once or several times."""
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, Iterable):
-        return value
-    parts = [part.strip() for text in given for part in str(text).split(",")]
-    if not all(parts):
-        raise SpecError(f"cannot read {','.join(map(str, given))!r}; write names with commas between them, e.g. a,b")
-    return tuple(parts)
+from quietformer.config.options.base import Flag, Names, OptionalPath, Options, Overrides, Paths
 
 
 class StudyOptions(Options):
     """Where and how the runs of a study are carried out."""
 
-    out: Annotated[Path | None, Flag("DIR")] = Field(
-        default=None, description="The folder for everything; the study's name by default. Run again, it resumes there."
+    out: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None,
+        validate_default=True,
+        description="The folder for everything; the study's name by default. Run again, it resumes there.",
     )
     jobs: int = Field(default=1, ge=1, description="How many runs at a time, each in a process of its own.")
     ray: Annotated[str, Flag("ADDRESS")] = Field(
@@ -46,15 +34,19 @@ class CompareOptions(StudyOptions):
     """What `compare` can be told."""
 
     title = "compare"
-    variants: Annotated[tuple[str, ...], BeforeValidator(_names), Flag("A,B,...")] = Field(
-        default=(), description="Which variants of the recipe; all of them by default."
+    variants: Annotated[Names, Flag("A,B,...")] = Field(
+        default=(), validate_default=True, description="Which variants of the recipe; all of them by default."
     )
     seeds: Annotated[int, Flag("COUNT")] = Field(
         default=2, ge=1, description="Training runs of each variant, each with its own random seed."
     )
-    set: Overrides = Field(default=(), description="Change a field of the recipe for all variants; repeatable.")
-    bits: Annotated[tuple[str, ...], BeforeValidator(_names), Flag("WxAy,...")] = Field(
-        default=("w8a8",), description="Bit widths to quantize the trained models to."
+    set: Overrides = Field(
+        default=(),
+        validate_default=True,
+        description="Change a field of the recipe for all variants; repeatable.",
+    )
+    bits: Annotated[Names, Flag("WxAy,...")] = Field(
+        default=("w8a8",), validate_default=True, description="Bit widths to quantize the trained models to."
     )
     calibrations: int = Field(default=3, ge=1, description="How often each model is calibrated.")
     sequences: int = Field(default=256, ge=2, description="Validation sequences or images to evaluate on.")
@@ -72,8 +64,10 @@ class PaperOptions(Options):
     """What `paper` can be told."""
 
     title = "paper"
-    ours: Annotated[tuple[Path, ...], Flag("DIR")] = Field(
-        default=(), description="Also show this study of `compare` or `sweep` where it belongs; repeatable."
+    ours: Annotated[Paths, Flag("DIR")] = Field(
+        default=(),
+        validate_default=True,
+        description="Also show this study of `compare` or `sweep` where it belongs; repeatable.",
     )
 
 

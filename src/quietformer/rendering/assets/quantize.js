@@ -13,27 +13,25 @@ const MEANINGS = {
 
 const KEPT = {token_agreement: "of the tokens are predicted as before", agreement: "of the predictions are as before", neighbour_agreement: "of the nearest neighbours are the same"};
 
-// ---- figures in words
+// ---- metrics in words
 function cost(value, from) {
   if (!known(from) || from <= 0) return null;
   if (!known(value)) return Infinity;
   return higher ? (from - value) / from : Math.log(value / from);
 }
-const percent = x => `${(100 * x).toFixed(1)} %`; // in columns, where points stand below one another
-const share = x => `${Math.abs(x) < .0005 ? "0" : number(100 * x, 2)} %`;
+const share = x => `${Math.abs(x) < .0005 ? "0" : number(100 * x, 2)}%`; // in words; in columns, where points stand below one another, `percent`
 function change(value, from) {
   const much = cost(value, from);
   if (much === null) return "–";
   if (much === Infinity) return "broken";
   const ratio = value / from;
   if (ratio >= 2) return `× ${number(ratio)}`;
-  return Math.abs(ratio - 1) < .0005 ? "under 0.1 %" : `${ratio > 1 ? "+" : "−"}${share(Math.abs(ratio - 1))}`;
+  return Math.abs(ratio - 1) < .0005 ? "under 0.1%" : `${ratio > 1 ? "+" : "−"}${share(Math.abs(ratio - 1))}`;
 }
 const severity = much => much === null ? "unknown" : much > BREAKS ? "broken" : much > LITTLE ? "some" : much > NOTHING ? "little" : "nothing";
 const noise = row => known(row.sqnr_db) ? 10 ** (-row.sqnr_db / 20) : null;
-const decibels = row => known(row.sqnr_db) ? row.sqnr_db.toFixed(1) : "–";
-const end = x => Math.abs(x) >= 1e5 ? x.toExponential(1) : number(x || 0);
-const range = row => `${end(row.lo)} .. ${end(row.hi)}`;
+const decibels = row => onePlace(row.sqnr_db);
+const range = row => `${number(row.lo || 0)} .. ${number(row.hi || 0)}`;
 const brief = text => text.length > 64 ? `${text.slice(0, 63)}…` : text;
 const plusMinus = (found, measure) => `${shown(found.mean, measure)}${several && known(found.mean) && known(found.std) ? ` ± ${found.std < .01 ? number(found.std, 2) : shown(found.std, measure)}` : ""}`;
 function gridWords(grid) {
@@ -223,11 +221,11 @@ function showMap(find) {
   const kinds = {
     alone: {text: `${name(measured || "")}, it alone`, heat: s => (s.alone || 0) / most, label: s => s.alone === Infinity ? "broken" : s.alone === null ? "–" : compact(s.alone, s.only),
       legend: [higher ? `${share(most)} lost` : change(base * Math.exp(most), base), "unharmed"]},
-    sqnr: {text: "SQNR dB", heat: s => known(s.sqnr_db) ? (40 - s.sqnr_db) / 30 : 0, label: s => known(s.sqnr_db) ? s.sqnr_db.toFixed(0) : "–", legend: ["10 dB or less", "40 dB or more"]},
+    sqnr: {text: "SQNR dB", heat: s => known(s.sqnr_db) ? (40 - s.sqnr_db) / 30 : 0, label: s => wholeNumber(s.sqnr_db), legend: ["10 dB or less", "40 dB or more"]},
   };
   const compact = (much, value) => {
     const rise = higher ? much : value / base - 1;
-    return rise >= 9.995 ? `×${number(rise + 1, 2)}` : Math.abs(rise) < .0005 ? "0" : `${(100 * rise).toFixed(Math.abs(rise) >= .0995 ? 0 : 1).replace("-", "−")}%`;
+    return rise >= 9.995 ? `×${number(rise + 1, 2)}` : Math.abs(rise) < .0005 ? "0" : percent(rise, Math.abs(rise) >= .0995 ? 0 : 1).replace("-", "−");
   };
   fill(figure, (measured ? ["alone", "sqnr"] : ["sqnr"]).map(k => [k, kinds[k].text + (k === "alone" ? (higher ? ", share lost" : ", rise") : "")]));
   const cellOf = (row, also, long) => {

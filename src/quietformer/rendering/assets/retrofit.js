@@ -19,7 +19,7 @@ const WAYS = [
 // ---- verdict
 function pairShown(before, after) {
   const both = [before, after].filter(known), share = both.every(x => Math.abs(x) <= 1) && both.some(x => !Number.isInteger(x));
-  return x => share && known(x) ? x.toFixed(4) : number(x);
+  return x => share && known(x) ? shown(x, "share") : number(x);
 }
 function change(before, after, better, noise = 0) {
   if (!known(before) || !known(after)) return el("span", "–");
@@ -90,7 +90,7 @@ function stepsLeft(side) {
   return worst && {layer: worst.layer, steps: 2 ** worst.int8_bits_left};
 }
 function stepsFigure(side) {
-  const {layer, steps} = stepsLeft(side), box = el("figure", null, `steps ${side}`), across = 64, rounded = steps >= 10 ? Math.round(steps) : Number(steps.toFixed(1));
+  const {layer, steps} = stepsLeft(side), box = el("figure", null, `steps ${side}`), across = 64, rounded = number(steps >= 10 ? Math.round(steps) : steps, 2);
   const root = svg("svg", {viewBox: `0 0 ${across * 5} 20`, role: "img", "aria-label": `${rounded} of 256 steps`});
   for (let i = 0; i < 256; i++) {
     const place = {x: Math.floor(i / 4) * 5 + .5, y: i % 4 * 5 + .5, width: 4, height: 4, rx: .8}, part = Math.min(Math.max(steps - i, 0), 1);
@@ -151,7 +151,7 @@ function showQuality() {
       t.append(body);
     });
     byId("bars").replaceChildren(t);
-    byId("bar-scale").textContent = `${m === "perplexity" ? "Bars are logarithmic and begin at 1, which is perfect: shorter is better. " : ""}Simulated: computed in fp32, with every weight and activation rounded as INT8 rounds it. Real: the exported file, computed in integers by onnxruntime. Per-tensor weights share one scale; per-channel weights have one for each output.`;
+    byId("bar-scale").textContent = `${m === "perplexity" ? "Bars are logarithmic and begin at 1, which is perfect: shorter is better. " : ""}Simulated: computed in fp32, with every weight and activation rounded as INT8 rounds it. Real: the exported file, run in INT8 by ONNX Runtime. Per-tensor weights share one scale; per-channel weights have one for each output.`;
   };
   select.addEventListener("change", draw); draw();
   showSavings();
@@ -159,8 +159,7 @@ function showQuality() {
 function showSavings() {
   const real = (data.after || data.before).real, rows = real?.latency || [], bytes = real?.bytes;
   if (!rows.length && !bytes) { byId("savings").hidden = true; return; }
-  const time = x => known(x) ? x.toFixed(1) : "–";
-  if (rows.length) byId("savings-table").replaceChildren(table(["batch", "length", "PyTorch ms", "ONNX ms", "INT8 ms", "INT8 against ONNX"], rows.map(r => [number(r.batch), number(r.length), time(r.torch_fp32_ms), time(r.onnx_fp32_ms), time(r.onnx_int8_ms), known(r.speedup) ? `${r.speedup.toFixed(2)} × as fast` : "–"])));
+  if (rows.length) byId("savings-table").replaceChildren(table(["batch", "length", "PyTorch ms", "ONNX ms", "INT8 ms", "INT8 against ONNX"], rows.map(r => [number(r.batch), number(r.length), onePlace(r.torch_fp32_ms), onePlace(r.onnx_fp32_ms), onePlace(r.onnx_int8_ms), known(r.speedup) ? `${twoPlaces(r.speedup)} × as fast` : MISSING])));
   if (bytes) byId("size").textContent = `File: ${number(bytes.int8 / 1e6)} MB in INT8, ${number(bytes.fp32 / 1e6)} MB in fp32. Measured on the machine that made this page.`;
 }
 
@@ -206,7 +205,7 @@ function showAttention() {
   const weights = side => { const found = one(side); return found && unpack(found.P); };
   const describe = (side, found) => {
     const park = parking(found, token), row = rows(side).find(h => h.layer === +layer.value), parts = [];
-    parts.push(park ? `${Math.round(100 * park.share)} % of its weight goes to \`${park.place.replaceAll("`", "'")}\`.` : "It gives no weight to anything here.");
+    parts.push(park ? `${percent(park.share, 0)} of its weight goes to \`${park.place.replaceAll("`", "'")}\`.` : "It gives no weight to anything here.");
     if (row.gate) parts.push(`Its gate is open to ${number(row.gate[+head.value], 2)} on average${Math.max(...row.gate) > 1 ? " (1 leaves the head as it is)" : ""}.`);
     parts.push(`No-op score ${number(row.no_op[+head.value], 2)}.`);
     return withCode("p", parts.join(" "));

@@ -1,4 +1,3 @@
-"use strict";
 // Everything shown comes from the JSON in the page; texts are only ever set as text.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = id => document.getElementById(id);
@@ -8,27 +7,7 @@ function el(tag, text, className) {
   if (className) node.className = className;
   return node;
 }
-function number(x, digits = 3) {
-  if (x === null || x === undefined) return "–";
-  if (Number.isInteger(x)) return x.toLocaleString("en");
-  const size = Math.abs(x);
-  if (size >= 1000) return Math.round(x).toLocaleString("en");
-  if (size >= 100) return x.toFixed(0);
-  if (size >= 10) return x.toFixed(1);
-  return x === 0 ? "0" : Number(x.toPrecision(digits)).toString();
-}
-const known = x => typeof x === "number";
-function exact(x) {
-  if (!known(x)) return "–";
-  const isFar = Math.abs(x) >= 1e6 || x !== 0 && Math.abs(x) < 1e-4;
-  return isFar ? Number(x.toPrecision(6)).toExponential().replace("e+", "e") : x.toLocaleString("en", {maximumSignificantDigits: 6});
-}
 const capital = text => text.charAt(0).toUpperCase() + text.slice(1);
-function shown(x, measure) {
-  if (!known(x)) return "broken";
-  if (!["perplexity", "loss"].includes(measure)) return x.toFixed(4);
-  return x >= 1e6 ? x.toExponential(1) : x.toLocaleString("en", {minimumFractionDigits: 2, maximumFractionDigits: 2});
-}
 const name = site => site.replaceAll("_", " ");
 function withCode(tag, text) {
   const node = el(tag);

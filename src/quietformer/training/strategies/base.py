@@ -29,6 +29,7 @@ class Prepared:
     data: TrainingData | None = None
     teacher: PreTrainedModel | None = None  # balanced, if the recipe asks for it
     student: PreTrainedModel | None = None
+    trust_remote_code: bool = False  # that of the model, when a checkpoint is opened
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Strategy(ABC):
     def data(self, run: Path, progress: Progress) -> TrainingData:
         if self.prepared.data is not None:
             return self.prepared.data
-        progress.say(f"reading {', '.join(source.name for source in self.recipe.data.train)}")
+        progress.say(f"reading {', '.join(source.in_words for source in self.recipe.data.train)}")
         shape = self.image_shape() if takes_images(self.recipe) else (0, 0)
         return training_data(self.recipe, run, image_shape=shape)
 

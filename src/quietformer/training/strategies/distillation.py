@@ -44,8 +44,11 @@ class Distillation(Strategy):
     @property
     def teacher(self) -> PreTrainedModel:
         if self._teacher is None:
-            self._teacher = open_model(self.recipe.model.pretrained)
+            self._teacher = self._open(self.recipe.model.pretrained)
         return self._teacher
+
+    def _open(self, source: str | Path) -> PreTrainedModel:
+        return open_model(source, trust_remote_code=self.prepared.trust_remote_code)
 
     def check(self) -> None:
         if not takes_images(self.recipe):
@@ -60,7 +63,7 @@ class Distillation(Strategy):
             # The teacher too, so that hidden states are compared on the same scale; its outputs stay what they were.
             balance_(self.teacher, self._calibration, alpha=self.recipe.model.balance)
         if resumed is not None:
-            return open_model(str(resumed))
+            return self._open(resumed)
         if self.prepared.student is not None:
             return self.prepared.student
         return student_of(self.teacher, self.recipe, self._calibration)
@@ -104,9 +107,9 @@ class Distillation(Strategy):
         best, last = _distilling(trainer).best.step, trainer.state.global_step
         model = trainer.released_model()
         if best is not None:
-            progress.say(f"the best evaluation was that of step {best:,}; its checkpoint is kept")
+            progress.say(f"the best evaluation was that of step {best}; its checkpoint is kept")
         if best not in (None, last) and (kept := checkpoint_before(run, best)) is not None:
-            model = open_model(str(kept))
+            model = self._open(kept)
         remove_qat_(model, self.recipe.attention)
         return model
 

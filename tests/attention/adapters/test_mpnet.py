@@ -20,7 +20,7 @@ from quietformer.attention.core import plain_attention
 from quietformer.attention.find_layers import find_other_attention
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.errors import UnsupportedModelError
-from quietformer.quant.calibration import dequantize_, floating_point
+from quietformer.quant.calibration import dequantize_, full_precision
 from quietformer.quant.insertion import quantizers
 from tests.tiny_models import LENGTH, VARIANTS, VOCABULARY, inputs, logits
 
@@ -351,7 +351,7 @@ def test_the_exported_graph_agrees_for_lengths_it_has_not_seen(tmp_path):
     assert longer.shape[1] > LENGTH
     for given in (GIVEN, other):
         real = given["attention_mask"].bool()
-        with floating_point(model):
+        with full_precision(model):
             expected = logits(model, given)[real]
         got = OnnxModel(tmp_path / "onnx" / "model_fp32.onnx")(given)["logits"][real]
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))

@@ -1,0 +1,90 @@
+"""Weight rounding with compensation (GPTQ): the error of each rounded weight is made up for by those not rounded yet.
+
+Weights of a linear layer are rounded one input channel at a time. What the output loses by it, for inputs such as the calibration
+data has, is taken over by the channels that follow. The grid stays as it is calibrated.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.quant.affine import fake_quantize
+from quietformer.quant.calibration import full_precision
+from quietformer.quant.insertion import quantizers
+from quietformer.quant.quantizer import Quantizer
+
+BLOCK = 128
+"""Channels after which the error is handed on to all channels that follow at once, which is faster."""
+
+DAMPING = 0.01
+"""Share of the mean that is added to the diagonal, for channels that the calibration data hardly uses."""
+
+WIDEST = 8192
+"""Layers with more input channels are left to plain rounding: their matrix of products takes too long to invert."""
+
+
+def round_weights_(model: PreTrainedModel, batches: list[Batch]) -> int:
+    """Round every linear layer's weight to its calibrated grid, in place; returns how many there were."""
+    placed = quantizers(model)
+    layers = {
+        module: placed[f"{name}:weight"]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and f"{name}:weight" in placed and module.in_features <= WIDEST
+    }
+    products = _products(model, list(layers), batches)
+    with torch.no_grad():
+        for module, quantizer in layers.items():
+            if module in products:
+                weight = module._parameters["weight"]
+                assert weight is not None
+                weight.copy_(compensated(weight, products[module], quantizer))
+    return len(products)
+
+
+def _products(model: PreTrainedModel, modules: list[nn.Module], batches: list[Batch]) -> dict[nn.Module, Tensor]:
+    """X^T X of what every module reads, over all batches."""
+    found: dict[nn.Module, Tensor] = {}
+
+    def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        rows = args[0].detach().flatten(0, -2).float()
+        found[module] = found.get(module, torch.zeros(())) + rows.T @ rows
+
+    handles = [module.register_forward_pre_hook(watch) for module in modules]
+    try:
+        with full_precision(model), in_eval_mode(model), torch.no_grad():
+            for batch in batches:
+                run(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def compensated(weight: Tensor, products: Tensor, quantizer: Quantizer) -> Tensor:
+    """A weight (outputs, inputs) on its grid, rounded in the order of how much its inputs carry."""
+    hessian = products.double()
+    hessian.diagonal().add_(DAMPING * float(hessian.diagonal().mean()) + 1e-12)
+    order = hessian.diagonal().argsort(descending=True)
+    factor = torch.linalg.cholesky(hessian[order][:, order])
+    inverse = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True)
+    left = weight.double()[:, order]
+    rounded = torch.zeros_like(left)
+    for begin in range(0, left.shape[1], BLOCK):
+        end = min(begin + BLOCK, left.shape[1])
+        errors = torch.zeros(len(left), end - begin, dtype=left.dtype)
+        for column in range(begin, end):
+            on_grid = _on_grid(left[:, column : column + 1], quantizer)
+            rounded[:, column] = on_grid[:, 0]
+            error = (left[:, column] - on_grid[:, 0]) / inverse[column, column]
+            left[:, column:end] -= error[:, None] * inverse[column, column:end]
+            errors[:, column - begin] = error
+        left[:, end:] -= errors @ inverse[begin:end, end:]
+    return rounded[:, order.argsort()].to(weight.dtype)
+
+
+def _on_grid(column: Tensor, quantizer: Quantizer) -> Tensor:
+    grid = quantizer.grid
+    return fake_quantize(column.float(), quantizer.scale, quantizer.zero_point, bits=grid.bits, axis=grid.axis).double()
