@@ -48,7 +48,7 @@ ALLOWED = {
 }  # fmt: skip
 """Every package and what it may import, lazily or not."""
 HOMES = {"quietformer.attention.normalizers", "quietformer.attention.gates", "quietformer.quant.estimators",
-         "quietformer.training.regularizers"}  # fmt: skip
+         "quietformer.quant.placements", "quietformer.training.regularizers"}  # fmt: skip
 """Where registries look for the classes they name, by name and on first use (docs/adr/0012)."""
 BY_NAME = {
     ("results", "rendering"): "a report has `to_html`, and pages are drawn from reports",

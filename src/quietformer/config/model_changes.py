@@ -12,7 +12,7 @@ from quietformer.config.quantization import QuantizedSpec
 from quietformer.config.spec_base import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
 
@@ -49,6 +49,9 @@ class ModelChanges(Spec):
         fields = self.to_dict()
         # What an earlier format can say is written in it, for earlier releases to read.
         version = FORMAT_VERSION
+        if self.quantized is not None and not self.quantized.spec.placement.everywhere:
+            return {"version": version, **fields}
+        version -= 1
         for newest in ("gained_activations", "gained_norms"):
             if fields[newest]:
                 break
@@ -73,6 +76,6 @@ def upgrade_section(section: Any) -> dict[str, Any]:
         raise SpecError(
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
-    # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them; all read
-    # as they are.
+    # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them, format 4 of
+    # placements other than the paper's; all read as they are.
     return fields

@@ -96,7 +96,10 @@ class QuantSpec(Spec):
         return f"W{self.weight_bits}A{self.activation_bits}" + (" with exceptions" if self.rules else "")
 
     def to_dict(self) -> JsonObject:
-        return super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
+        fields = super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
+        if self.placement.everywhere:
+            del fields["placement"]  # what earlier releases wrote, and read
+        return fields
 
 
 def parse_bits(text: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 def make_lean_(model: ir.Model) -> None:
     """Rewrite an INT8 graph in place."""
+    RemoveUnusedNodesPass()(model)  # what nobody reads must not count as a reader
     _share_equal_nodes_(model.graph)
     _fold_scaled_products_(model.graph)
     _mask_rows_after_product_(model.graph)

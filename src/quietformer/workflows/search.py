@@ -25,6 +25,7 @@ from quietformer.quant.calibration import calibrate_, dequantize_, quantize_, se
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.placement import QuantPlan
 from quietformer.quant.weight_rounding import round_weights_
+from quietformer.results import numbers
 from quietformer.results.export import SearchStep
 from quietformer.transforms.balance import balance_
 from quietformer.transforms.smoothquant import migrate_
@@ -112,7 +113,7 @@ class Search:
             else:
                 done = migrate_(model, self.calibration, least_error_exponent(self.spec))
                 name, count = "smoothing", done.folded + done.divided
-                spread = f"{min(done.alphas):g} to {max(done.alphas):g}" if done.alphas else "none"
+                spread = numbers.span(min(done.alphas), max(done.alphas)) if done.alphas else "none"
                 what = f"{count} groups of linear layers, exponents {spread}, {done.folded} folded into norms"
         except QuietformerError as reason:
             self.steps.append(SearchStep(name="rescaling", what=str(reason), error=None, kept=False))

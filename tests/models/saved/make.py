@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, OPTConfig, OPTForCausalLM,
 
 import quietformer as qf
 
-QUANTIZED, GAINED_NORMS, GAINED_ACTIVATIONS = 2, 3, 4
+QUANTIZED, GAINED_NORMS, GAINED_ACTIVATIONS, PLACEMENTS = 2, 3, 4, 5
 """The formats that brought each of these; a release writes what an earlier format can say in that format."""
 
 
@@ -90,7 +90,10 @@ def examples(newest: int) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
     add("sink_and_mlp_gate", made("bert", qf.AttentionSpec(normalizer=qf.LearnedSink(), gate=qf.MLPGate())), text())
     qf.add_patch_norm_(add("patch_norm", made("vit", qf.AttentionSpec(normalizer=qf.Softmax1())), images()))
     if newest >= GAINED_NORMS:
-        from quietformer.quant.balance import balance_
+        if newest >= PLACEMENTS:
+            balance_ = qf.balance_
+        else:
+            from quietformer.quant.balance import balance_
 
         balance_(add("balanced", made("bert"), text()), [text()])
         balance_(
@@ -103,6 +106,10 @@ def examples(newest: int) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
                 model, given = found[name]
                 qf.quantize_(model, qf.QuantSpec(per_channel=name != "quantized"), given)
                 qf.calibrate_(model, [text(), text()])
+    if newest >= PLACEMENTS:
+        model = add("products_quantized", made("bert", qf.AttentionSpec(gate=qf.LinearGate())), text())
+        qf.quantize_(model, qf.QuantSpec(placement="matmul", per_channel=True), text())
+        qf.calibrate_(model, [text(), text()])
     return found
 
 

@@ -1,0 +1,99 @@
+"""The search keeps what lowers the error, says what each step brought, and leaves the model it was given alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import quietformer as qf
+from quietformer.data.calibration_data import CalibrationData
+from quietformer.progress import SILENT
+from quietformer.quant.affine import fake_quantize, qparams
+from quietformer.quant.insertion import quantizers
+from quietformer.results.data import DataInfo
+from quietformer.transforms.channel_ranges import smoothing
+from quietformer.workflows.search import Search
+from quietformer.workflows.smoothing_exponent import EXPONENTS, least_error_exponent
+from tests.tiny_models import build, inputs
+
+
+def data_of(name):
+    def batches(seed):
+        return [inputs(name)] * 2
+
+    return CalibrationData(batches(0), batches, None, DataInfo(source="tests", sequences=2))
+
+
+def with_outliers(name="bert"):
+    """Two features of what the FFN reads are a hundred times the others."""
+    model = build(name)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight[:2] *= 100
+    return model
+
+
+@pytest.mark.parametrize("placement", ["matmul", "linear", "paper"])
+def test_every_kept_step_lowers_the_error(placement):
+    model = with_outliers()
+    before = copy.deepcopy(model.state_dict())
+    spec = qf.QuantSpec(placement=placement, per_channel=True)
+    found = Search(model, data_of("bert"), spec, SILENT).run(seconds=600, ranges=True)
+    kept = [step.error for step in found.steps if step.kept]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[-1] < kept[0]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not quantizers(model)
+    assert all(quantizer.calibrated for quantizer in quantizers(found.model).values())
+
+
+def test_the_last_error_is_that_of_the_model_it_gives():
+    model, data = with_outliers(), data_of("bert")
+    search = Search(model, data, qf.QuantSpec(placement="matmul", per_channel=True), SILENT)
+    found = search.run(seconds=600, ranges=True)
+    given = data.calibration(1)[0]
+    with torch.no_grad():
+        ours, exact = found.model(**given).logits, model(**given).logits
+    mask = (
+        given["attention_mask"].bool() if "attention_mask" in given else torch.ones(exact.shape[:2], dtype=torch.bool)
+    )
+    error = 1 - torch.nn.functional.cosine_similarity(ours[mask].double(), exact[mask].double(), dim=-1).mean()
+    assert [step.error for step in found.steps if step.kept][-1] == pytest.approx(float(error), rel=1e-6)
+
+
+def test_without_time_it_says_what_was_left_out():
+    spec = qf.QuantSpec(placement="matmul")
+    found = Search(build("bert"), data_of("bert"), spec, SILENT).run(seconds=1e-9, ranges=True)
+    assert all(step.error is None and "time" in step.what for step in found.steps[1:])
+    assert len(found.steps) > 1
+
+
+def test_the_exponent_is_the_one_with_the_least_error():
+    generator = torch.Generator().manual_seed(0)
+    sample = torch.randn(200, 16, generator=generator)
+    sample[:, 3] *= 50
+    weights = [torch.randn(16, 8, generator=generator), torch.randn(16, 4, generator=generator)]
+    largest = sample.abs().amax(0)
+
+    def error(exponent):
+        scale = smoothing(largest, torch.stack([w.abs().amax(1) for w in weights]).amax(0), exponent).float()
+        scaled = sample / scale
+        rounded = fake_quantize(
+            scaled, *qparams(scaled.amin(), scaled.amax(), bits=8, symmetric=False), bits=8, axis=None
+        )
+        total = 0.0
+        for weight in weights:
+            turned = (weight * scale[:, None]).T.contiguous()
+            on_grid = fake_quantize(
+                turned, *qparams(turned.amin(1), turned.amax(1), bits=8, symmetric=True), bits=8, axis=0
+            )
+            exact = sample.double() @ weight.double()
+            lost = (rounded.double() @ on_grid.double().T - exact).square().sum(1)
+            total += float((lost / exact.square().sum(1)).mean())
+        return total
+
+    chosen = least_error_exponent(qf.QuantSpec(per_channel=True))(sample, largest, weights)
+    assert chosen == min(EXPONENTS, key=error)
