@@ -5,11 +5,11 @@ Every rewrite leaves the function as it is, up to the rounding of fp32. What eac
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from quietformer.deployment.onnx_values import constant, replace
 
 
 def make_lean_(model: ir.Model) -> None:
@@ -63,8 +63,8 @@ def _fold_scaled_products_(graph: ir.Graph) -> None:
         if scale is None or scale.const_value is None:
             continue
         scaled = (scale.const_value.numpy() * np.float32(number)).astype(np.float32)
-        dequantize.replace_input_with(1, _constant(graph, f"{scale.name}.times_scaling", scaled))
-        _replace(graph, node.outputs[0], product)
+        dequantize.replace_input_with(1, constant(graph, f"{scale.name}.times_scaling", scaled))
+        replace(graph, node.outputs[0], product)
 
 
 def _times_number(node: ir.Node) -> tuple[ir.Value, float] | None:
@@ -146,7 +146,7 @@ def _keep_norms_apart_(graph: ir.Graph) -> None:
             apart.outputs[0].name = f"{output.name}.apart"
             apart.outputs[0].type, apart.outputs[0].shape = output.type, output.shape
             graph.insert_before(node, apart)
-            _replace(graph, output, apart.outputs[0])
+            replace(graph, output, apart.outputs[0])
 
 
 def _broadcasts(node: ir.Node) -> bool:
@@ -155,21 +155,3 @@ def _broadcasts(node: ir.Node) -> bool:
 
 def _readers(value: ir.Value) -> int:
     return len(list(value.uses()))
-
-
-def _constant(graph: ir.Graph, name: str, array: Any) -> ir.Value:
-    tensor = ir.tensor(np.asarray(array), name=name)
-    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(np.shape(array)), type=ir.TensorType(tensor.dtype))
-    graph.register_initializer(value)
-    return value
-
-
-def _replace(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    if old.is_graph_output():
-        name = old.name
-        old.name = f"{name}.before"
-        new.name, new.shape, new.type = name, old.shape, old.type
-        for index, output in enumerate(graph.outputs):
-            if output is old:
-                graph.outputs[index] = new
-    old.replace_all_uses_with(new)

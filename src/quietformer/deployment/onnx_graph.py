@@ -15,6 +15,7 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from quietformer.deployment.lean_graph import make_lean_
+from quietformer.deployment.onnx_values import constant, replace
 from quietformer.quant.affine import levels, quantize
 from quietformer.quant.quantizer import MARK, Quantizer
 
@@ -28,7 +29,7 @@ def floating_graph(marked: ir.Model) -> ir.Model:
     """The model as torch computes it without quantizers."""
     model = marked.clone()
     for node in _marks(model):
-        _replace(model.graph, node.outputs[0], node.inputs[0])
+        replace(model.graph, node.outputs[0], node.inputs[0])
     return _tidy(model)
 
 
@@ -55,23 +56,23 @@ def _put_activation(graph: ir.Graph, node: ir.Node, quantizer: Quantizer) -> Non
     """Quantize and back; a grid narrower than its container is cut to size as integers, where that is exact."""
     value, bits, site = node.inputs[0], quantizer.grid.bits, quantizer.site
     container = np.uint8 if bits <= 8 else np.uint16
-    scale = _constant(graph, f"{site}.scale", quantizer.scale.cpu().numpy().astype(np.float32))
-    zero = _constant(graph, f"{site}.zero_point", quantizer.zero_point.cpu().numpy().astype(container))
+    scale = constant(graph, f"{site}.scale", quantizer.scale.cpu().numpy().astype(np.float32))
+    zero = constant(graph, f"{site}.zero_point", quantizer.zero_point.cpu().numpy().astype(container))
     integers = _node(node, "QuantizeLinear", [value, scale, zero], f"{site}.quantized", _integer(container))
     if bits not in (8, 16):
-        least = _constant(graph, f"{site}.least", np.array(0, container))
-        most = _constant(graph, f"{site}.most", np.array(levels(bits), container))
+        least = constant(graph, f"{site}.least", np.array(0, container))
+        most = constant(graph, f"{site}.most", np.array(levels(bits), container))
         if container is np.uint16:  # onnxruntime clips bytes but not 16 bit integers
             wide = _node(node, "Cast", [integers], f"{site}.wide", ir.DataType.INT32, to=int(ir.DataType.INT32))
-            least = _constant(graph, f"{site}.least32", np.array(0, np.int32))
-            most = _constant(graph, f"{site}.most32", np.array(levels(bits), np.int32))
+            least = constant(graph, f"{site}.least32", np.array(0, np.int32))
+            most = constant(graph, f"{site}.most32", np.array(levels(bits), np.int32))
             wide = _node(node, "Clip", [wide, least, most], f"{site}.clipped32", ir.DataType.INT32)
             kind = int(ir.DataType.UINT16)
             integers = _node(node, "Cast", [wide], f"{site}.clipped", ir.DataType.UINT16, to=kind)
         else:
             integers = _node(node, "Clip", [integers, least, most], f"{site}.clipped", ir.DataType.UINT8)
     real = _node(node, "DequantizeLinear", [integers, scale, zero], f"{site}.dequantized", ir.DataType.FLOAT)
-    _replace(graph, node.outputs[0], real)
+    replace(graph, node.outputs[0], real)
 
 
 class _Weight:
@@ -101,7 +102,7 @@ class _Weight:
         for user, index in list(self.node.outputs[0].uses()):
             if user.op_type == "Transpose" and self.integers.ndim == 2:
                 # Stored as the product reads it: nothing may stand between the integers and their product.
-                _replace(self.graph, user.outputs[0], self._dequantized(transposed=True))
+                replace(self.graph, user.outputs[0], self._dequantized(transposed=True))
             elif user.op_type == "Gather" and index == 0 and _attribute(user, "axis", 0) == 0:
                 self._look_up(user)
             else:
@@ -111,9 +112,9 @@ class _Weight:
         site, turn = self.quantizer.site, ".t" if transposed else ""
         stored = np.ascontiguousarray(self.integers.T) if transposed else self.integers
         return (
-            _constant(self.graph, f"{site}.integers{turn}", stored),
-            _constant(self.graph, f"{site}.scale", self.scale),
-            _constant(self.graph, f"{site}.zero_point", self.zero),
+            constant(self.graph, f"{site}.integers{turn}", stored),
+            constant(self.graph, f"{site}.scale", self.scale),
+            constant(self.graph, f"{site}.zero_point", self.zero),
         )
 
     def _dequantized(self, *, transposed: bool) -> ir.Value:
@@ -136,11 +137,11 @@ class _Weight:
             # (q - z) s spelled out: onnxruntime fuses a DequantizeLinear with a scale a feature into sums that cannot take it,
             # and pushes one of relative positions through their transposition with types that do not fit.
             kind = ir.DataType.FLOAT
-            zeros = _constant(self.graph, f"{self.quantizer.site}.zero_point.real", self.zero.astype(np.float32))
+            zeros = constant(self.graph, f"{self.quantizer.site}.zero_point.real", self.zero.astype(np.float32))
             spread = _node(gather, "Cast", [rows], f"{site}.spread", kind, to=int(kind))
             spread = _node(gather, "Sub", [spread, zeros], f"{site}.centred", kind)
             real = _node(gather, "Mul", [spread, scale], f"{site}.real", kind)
-        _replace(self.graph, gather.outputs[0], real)
+        replace(self.graph, gather.outputs[0], real)
 
 
 def _split_gemm(graph: ir.Graph, node: ir.Node) -> None:
@@ -157,14 +158,14 @@ def _split_gemm(graph: ir.Graph, node: ir.Node) -> None:
     product = _node(node, "MatMul", [a, b], f"{node.outputs[0].name}.product", ir.DataType.FLOAT)
     if rest and rest[0] is not None:
         product = _node(node, "Add", [product, rest[0]], f"{node.outputs[0].name}.sum", ir.DataType.FLOAT)
-    _replace(graph, node.outputs[0], product)
+    replace(graph, node.outputs[0], product)
 
 
 def _transpose_stored(graph: ir.Graph, dequantize: ir.Node) -> ir.Value:
     table, scale, zero = dequantize.inputs
     assert table is not None
     assert table.const_value is not None
-    turned = _constant(graph, f"{table.name}.t", np.ascontiguousarray(table.const_value.numpy().T))
+    turned = constant(graph, f"{table.name}.t", np.ascontiguousarray(table.const_value.numpy().T))
     axis = dequantize.attributes.get("axis")
     attributes = {} if axis is None else {"axis": 1 - axis.as_int()}
     name = f"{dequantize.outputs[0].name}.t"
@@ -183,28 +184,6 @@ def _node(before: ir.Node, kind: str, inputs: list[Any], name: str, dtype: ir.Da
     made.outputs[0].dtype = dtype
     graph.insert_before(before, made)
     return made.outputs[0]
-
-
-def _constant(graph: ir.Graph, name: str, array: Any) -> ir.Value:
-    """An initializer; a scale for the whole tensor stays without dimensions, or onnxruntime refuses it in fused sums."""
-    if name in graph.initializers:
-        return graph.initializers[name]
-    tensor = ir.tensor(np.asarray(array), name=name)
-    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(np.shape(array)), type=ir.TensorType(tensor.dtype))
-    graph.register_initializer(value)
-    return value
-
-
-def _replace(graph: ir.Graph, old: ir.Value, new: ir.Value | None) -> None:
-    assert new is not None
-    if old.is_graph_output():
-        for index, output in enumerate(graph.outputs):
-            if output is old:
-                name = old.name
-                old.name = f"{name}.before"
-                new.name, new.shape, new.type = name, old.shape, old.type
-                graph.outputs[index] = new
-    old.replace_all_uses_with(new)
 
 
 def _tidy(model: ir.Model) -> ir.Model:

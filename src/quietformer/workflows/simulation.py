@@ -63,10 +63,8 @@ def simulate(
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
     reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
-    if options.balance and not balance_(opened.model, data.calibration(0)):  # compared with what the model was before
-        raise QuietformerError(
-            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
-        )
+    if options.balance:
+        _balance_(opened, data)  # compared with what the model was before
     plan = quantize_(opened.model, spec, data.evaluation[0])
     searched: list[SearchedEstimator] = []
     if search:
@@ -76,6 +74,13 @@ def simulate(
     return Simulation(opened, data, reference, spec, plan, runs, searched)
 
 
+def _balance_(opened: OpenedModel, data: CalibrationData) -> None:
+    if not balance_(opened.model, data.calibration(0)):
+        raise QuietformerError(
+            f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
+        )
+
+
 def simulate_best(
     opened: OpenedModel, options: ExportOptions, progress: Progress
 ) -> tuple[Simulation, list[SearchStep]]:
@@ -83,6 +88,8 @@ def simulate_best(
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
     reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
+    if options.balance:
+        _balance_(opened, data)
     ranges = "acts" not in options.model_fields_set
     found = Search(opened.model, data, spec, progress).run(seconds=options.search_seconds, ranges=ranges)
     measured = evaluate(found.model, data.evaluation, opened.task, reference, progress=progress)
