@@ -40,6 +40,7 @@ from quietformer.progress import show_progress as show_progress
 from quietformer.quant.calibration import calibrate_ as calibrate_
 from quietformer.quant.calibration import dequantize_ as dequantize_
 from quietformer.quant.calibration import quantize_ as quantize_
+from quietformer.results.base import Report as Report
 from quietformer.training.callbacks import OutlierCallback as OutlierCallback
 from quietformer.training.callbacks import WarmupCallback as WarmupCallback
 from quietformer.transforms.balance import balance_ as balance_

@@ -80,7 +80,8 @@ def hold_out(rows: Rows, count: int, what: str) -> tuple[Selection, Selection]:
     total = len(rows)
     if total <= count:
         raise QuietformerError(
-            f"the data makes {total} {what} and data.hold_out keeps {count} of them; give more data, or a smaller data.hold_out"
+            f"the data makes {total} {what} and data.hold_out keeps {count} of them; give more data, or a smaller "
+            "data.hold_out (--set data.hold_out=N)"
         )
     order = generator(0, ORDER, 0).permutation(total)
     return Selection(rows, np.sort(order[count:])), Selection(rows, order[:count])

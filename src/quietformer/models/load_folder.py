@@ -72,7 +72,10 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "a file" if folder.exists() else "not there"
-        raise CheckpointError(f"{folder} is {what}; load takes a folder written by quietformer.save")
+        raise CheckpointError(
+            f"{folder} is {what}; load takes a folder written by quietformer.save, "
+            "and quietformer.open_model takes any model by name"
+        )
     path = folder / "config.json"
     config = read_json(path, f"{folder} has no config.json, so it is not a model folder", CheckpointError)
     if not isinstance(config, dict):

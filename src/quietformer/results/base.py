@@ -125,16 +125,17 @@ class Report(Record):
     def table(self) -> Table:
         return next(iter(self.tables()), Table(title=self.kind))
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as one self-contained page; written to `path` if given."""
-        text: str = importlib.import_module(RENDERER).page(self)
-        if path is not None:
-            write_text(Path(path), text)
-        return text
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one self-contained page."""
+        write_text(Path(path), self._page())
 
     def _repr_html_(self) -> str:
         """In a notebook the page stands in a frame of its own: its styles touch nothing else."""
-        return f'<iframe srcdoc="{html.escape(self.to_html())}" width="100%" height="720" style="border:0"></iframe>'
+        return f'<iframe srcdoc="{html.escape(self._page())}" width="100%" height="720" style="border:0"></iframe>'
+
+    def _page(self) -> str:
+        text: str = importlib.import_module(RENDERER).page(self)
+        return text
 
     def __str__(self) -> str:
         parts = ["\n".join(self.sentences()), *map(str, self.tables()), "\n".join(self.footnotes())]

@@ -114,8 +114,8 @@ class ExportReport(SimulatedReport):
         cosine = numbers.metric(made.cosine_to_simulation, "cosine")
         lines = [
             self.model.title,
-            f"{size} of the size; {made.weight_type} weights; mean cosine to the simulation {cosine}, {equal} of the values "
-            f"equal; fp32 ONNX differs from torch by {numbers.tiny(made.fp32_difference)}",
+            f"{size} of the size; {made.weight_type} weights; mean cosine of a token to the simulation {cosine}, {equal} of "
+            f"the values equal; fp32 ONNX differs from torch by {numbers.tiny(made.fp32_difference)}",
         ]
         return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
 
