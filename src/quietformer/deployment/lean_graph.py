@@ -31,6 +31,8 @@ def _share_equal_nodes_(graph: ir.Graph) -> None:
             or node.outputs[0].is_graph_output()
         ):
             continue
+        if node.inputs[0] is None or node.inputs[0].const_value is not None:
+            continue  # a weight
         attributes = tuple(sorted((name, str(item.value)) for name, item in node.attributes.items()))
         key = (node.op_type, attributes, tuple(map(_identity, node.inputs)))
         first = seen.setdefault(key, node)
