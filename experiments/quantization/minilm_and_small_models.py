@@ -50,12 +50,17 @@ def quietformer(*arguments: object) -> dict[str, Any]:
     return figures | {"command": "quietformer " + " ".join(shown)}
 
 
+EVERY_TENSOR = ("--placement", "paper", "--no-search")
+
+
 def measure_minilm() -> dict[str, Any]:
     """One after the other, on an otherwise idle machine: these are timed."""
     return {
-        "per tensor": quietformer("export", "minilm", "--baselines", "--threads", 1),
-        "per channel": quietformer("export", "minilm", "--per-channel", "--threads", 1),
-        "uint8": quietformer("export", "minilm", "--weight-type", "uint8", "--threads", 1),
+        "per tensor": quietformer("export", "minilm", *EVERY_TENSOR, "--no-per-channel", "--baselines", "--threads", 1),
+        "per channel": quietformer("export", "minilm", *EVERY_TENSOR, "--threads", 1),
+        "uint8": quietformer(
+            "export", "minilm", *EVERY_TENSOR, "--no-per-channel", "--weight-type", "uint8", "--threads", 1
+        ),
     }
 
 
@@ -63,7 +68,9 @@ def measure_small(runs: Path) -> dict[str, Any]:
     """Two at a time with a thread each: nothing here is timed."""
     os.environ["OMP_NUM_THREADS"] = "1"
     with ThreadPoolExecutor(2) as pool:
-        exports = {name: pool.submit(quietformer, "export", runs / name) for name in SMALL}
+        exports = {
+            name: pool.submit(quietformer, "export", runs / name, *EVERY_TENSOR, "--no-per-channel") for name in SMALL
+        }
         quantized = {
             (name, bits): pool.submit(
                 quietformer, "quantize", runs / name, "--bits", bits, "--weights", "mse", "--sequences", 128
