@@ -10,11 +10,11 @@ import pytest
 from quietformer.rendering.page import page
 from quietformer.results.quality import SCALES
 from tests.rendering.as_report import as_report
+from tests.rendering.marks import in_browser, on_every_screen
 from tests.rendering.tabs import text
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'`/*SCRIPT*/"
 LONG = "very_long_name_" * 20
-in_browser = pytest.mark.xdist_group("browser")
 
 
 def row(site, short, role="activation", sqnr=30.0, only=None, without=None):
@@ -272,9 +272,7 @@ def test_names_appear_as_text(opened):
     assert problems == []
 
 
-@in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@on_every_screen
 def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
     report = figures(command=LONG)
     report["model"]["name"] = LONG

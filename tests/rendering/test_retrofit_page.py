@@ -16,12 +16,12 @@ from quietformer.rendering.slim_retrofit import slim
 from quietformer.results.convert import ConvertReport
 from quietformer.results.inspect import PackedMatrix
 from tests.rendering.as_report import as_report
+from tests.rendering.marks import in_browser, on_every_screen
 from tests.rendering.retrofits import retrofit
 from tests.rendering.tabs import text, wait_until
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
 LONG = "very_long_name_" * 20
-in_browser = pytest.mark.xdist_group("browser")
 
 
 def cells(tab, selector) -> list[list[str]]:
@@ -390,9 +390,7 @@ def test_names_appear_as_text(opened):
     assert problems == []
 
 
-@in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@on_every_screen
 def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
     report = retrofit(command=LONG, recipe={LONG: LONG}, sentence=LONG, attention=LONG)
     report["model"]["name"] = report["rows"][0]["what"] = LONG

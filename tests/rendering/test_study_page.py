@@ -15,6 +15,7 @@ from quietformer.results.inspect import Headline
 from quietformer.results.quality import Metrics, Spread, Spreads
 from quietformer.results.trial import Baselines, CurvePoint, RealInt8, TrialResult, TrialRun
 from quietformer.study.run import study_report
+from tests.rendering.marks import in_browser, on_every_screen
 from tests.rendering.tabs import text, wait_until
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'/*SCRIPT*/"
@@ -24,7 +25,6 @@ PAPER = {
     "table": "bert_full", "method": "vanilla", "fp16": [4.49, 0.01], "inf": [735.0, 54.9],
     "kurtosis": [3076.0, 262.0], "w8a8": [1294.0, 1046.0],
 }  # fmt: skip
-in_browser = pytest.mark.xdist_group("browser")
 
 
 def headline(norm, kurtosis):
@@ -752,9 +752,7 @@ def test_names_appear_as_text(opened):
     assert problems == []
 
 
-@in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@on_every_screen
 def test_it_fits_a_phone_and_follows_the_colour_scheme(opened, scheme, width):
     at = {"variant": LONG}
     paper = {"method": LONG, "finding": LONG}

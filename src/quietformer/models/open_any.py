@@ -150,7 +150,7 @@ def _why(source: str, folder: Path, error: Exception) -> str:
         reason = text.partition(". ")[0]  # what transformers says, without its advice
         named = " or ".join(map(repr, BUILT_IN))
         remedy = f"give a folder, a .gguf file or {named}"
-        return f"there is no folder {source!r} here, and as a hub id it cannot be had: {reason}; {remedy}"
+        return f"there is no folder {source!r} here, and loading it from the hub failed: {reason}; {remedy}"
     if not (folder / "config.json").is_file():
         return f"{source} has no config.json, so it is not a model folder"
     if not list(folder.glob("*.safetensors*")):
