@@ -96,8 +96,8 @@ def _check_described(model: PreTrainedModel) -> None:
         )
     if any(hasattr(module, MIGRATION) for module in model.modules()):
         raise QuietformerError(
-            f"this {type(model).__name__} divides inputs by smoothing scales, which a folder cannot record; export it, or save the "
-            "model it was made from"
+            f"this {type(model).__name__} divides inputs by smoothing scales, which a folder cannot record; export it, or save "
+            "the model it was made from"
         )
     if waiting := [site for site, quantizer in placed.items() if not quantizer.calibrated]:
         raise QuietformerError(f"{waiting[0]} is not calibrated; call calibrate_ before saving")
