@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
+from quietformer.architectures.forward import Batch, check_batches, check_model, model_inputs
 from quietformer.config.options.export import OnnxOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
@@ -122,7 +122,7 @@ def _inputs(batches: list[Batch]) -> list[Batch]:
 
 def _as_inputs(batch: Batch) -> Batch:
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in without_labels(batch).items()
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in model_inputs(batch).items()
     }
 
 
