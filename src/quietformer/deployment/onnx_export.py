@@ -34,6 +34,9 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
 
+STALE = ("model*.onnx*", "figures.json", "report.json", *PROCESSOR_FILES)
+"""What an earlier export wrote into the folder and this one replaces."""
+
 SAME = 1e-3
 """Largest difference of fp32 ONNX from torch, relative to the largest value, that is still rounding."""
 
@@ -59,7 +62,7 @@ def export_onnx(
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
-    with whole_folder(Path(folder), stale=("model*.onnx*", "figures.json", "report.json", *PROCESSOR_FILES)) as draft:
+    with whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
         for kind in ("uint8", "int8") if options.weight_type == "auto" else (options.weight_type,):
