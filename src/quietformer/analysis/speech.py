@@ -19,6 +19,9 @@ from quietformer.models.silence_transformers import silenced_transformers
 ROOM = 2
 """So many times the tokens of the longest transcript may be generated: a broken model would go on to its limit."""
 
+PROMPT = 8
+"""Positions of a decoder that its prompt may take: the start, language and task."""
+
 
 @dataclass(frozen=True)
 class Transcriber:
@@ -36,12 +39,14 @@ class Transcriber:
     def _texts(self, output: Mapping[str, Tensor]) -> list[str]:
         if self.decoder is None:
             return list(self.tokenizer.batch_decode(output["logits"].argmax(-1)))
-        longest = max(len(self.tokenizer(text)["input_ids"]) for text in self.transcripts)
+        room = ROOM * max(len(self.tokenizer(text)["input_ids"]) for text in self.transcripts)
+        positions = getattr(self.decoder.config, "max_target_positions", None)
+        room = room if positions is None else min(room, positions - PROMPT)
         states: Any = output["last_hidden_state"].to(self.decoder.dtype)
         with torch.no_grad(), in_eval_mode(self.decoder), silenced_transformers():
             generate: Any = self.decoder.generate
             tokens = generate(
-                encoder_outputs=BaseModelOutput(states), do_sample=False, num_beams=1, max_new_tokens=ROOM * longest
+                encoder_outputs=BaseModelOutput(states), do_sample=False, num_beams=1, max_new_tokens=room
             )
         return list(self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
