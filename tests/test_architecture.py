@@ -36,8 +36,8 @@ ALLOWED = {
     "deployment": BASE | {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
-    "workflows": {
-        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+    "workflows": BASE | {
+        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis", "training", "deployment",
     },
     "study": BASE | {"progress", "config", "results", "rendering", "training", "workflows"},

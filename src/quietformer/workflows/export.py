@@ -95,8 +95,8 @@ def _check_quality(limits: dict[str, float], report: ExportReport) -> None:
         reached = report.real[name]
         if reached is None or (reached > limit if better_of(name) == "lower" else reached < limit):
             raise QualityError(
-                f"real INT8 reaches {name} {numbers.metric(reached, name)}, --min-quality asks for {limit:g}; {_tried(report)}; "
-                "nothing was written",
+                f"real INT8 reaches {name} {numbers.metric(reached, name)}, --min-quality asks for {numbers.quoted(limit)}; "
+                f"{_tried(report)}; nothing was written",
                 report,
             )
 
