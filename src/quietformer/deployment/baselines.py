@@ -21,8 +21,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from quietformer.analysis.evaluate import Reference, Run, evaluate
-from quietformer.architectures.forward import Batch
+from quietformer.analysis.evaluate import Reference, Run
+from quietformer.analysis.task_quality import evaluate_on
+from quietformer.architectures.forward import Batch, model_inputs
 from quietformer.config.quantization import QuantSpec
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment.onnx_export import LARGE
@@ -88,7 +89,7 @@ def compare_baselines(
 
     Of the spec the bits, estimators and channels are used; its rules are the user's own remedy, and no part of a baseline.
     """
-    calibration, table = data.calibration(0), _Table(data.evaluation, reference, progress)
+    calibration, table = data.calibration(0), _Table(data, reference, progress)
     plain = QuantSpec(**(dict(spec) | {"rules": ()}))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -137,7 +138,7 @@ class _Made:
 class _Table:
     """Rows that do not stop each other."""
 
-    batches: list[Batch]
+    data: CalibrationData
     reference: Reference
     progress: Progress
     rows: list[BaselineRow] = field(default_factory=list)
@@ -146,7 +147,7 @@ class _Table:
         self.progress.step(name)
         try:
             made = make()
-            found = evaluate(made.model, self.batches, self.reference.task, self.reference)
+            found = evaluate_on(made.model, self.data, self.reference)
             row = BaselineRow(name=name, what=what, metrics=found.metrics, bytes=made.bytes, seconds=made.seconds)
         except Exception as error:  # whatever it is, the other baselines are still worth having
             row = BaselineRow(name=name, what=what, error=_line(name, error))
@@ -167,9 +168,8 @@ class _Reader:
 def _write_fp32(model: PreTrainedModel, batches: list[Batch], path: Path) -> Path:
     if not batches:
         raise QuietformerError("there are no batches to calibrate on; give some text or images")
-    first = {name: tensor for name, tensor in batches[0].items() if name != "labels"}
     # Two sequences: of one the exporter would make a constant.
-    example = {name: torch.cat([tensor, tensor])[:2] for name, tensor in first.items()}
+    example = {name: torch.cat([tensor, tensor])[:2] for name, tensor in model_inputs(batches[0]).items()}
     graph = floating_graph(marked_program(model, example, output_name(model, example)))
     large = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value) > LARGE
     ir.save(graph, path, external_data=f"{path.name}.data" if large else None)

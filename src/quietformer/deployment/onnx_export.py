@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
+from quietformer.architectures.forward import Batch, check_batch, check_batches, check_model, model_inputs
 from quietformer.config.options.export import OnnxOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
@@ -34,6 +34,9 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
 
+STALE = ("model*.onnx*", "figures.json", "report.json", *PROCESSOR_FILES)
+"""What an earlier export wrote into the folder and this one replaces."""
+
 SAME = 1e-3
 """Largest difference of fp32 ONNX from torch, relative to the largest value, that is still rounding."""
 
@@ -55,11 +58,12 @@ def export_onnx(
     model = _in_fp32(model)
     placed = quantizers(model)
     batches = _inputs(batches)
-    example = _example(batches[0])
+    first = model_inputs(batches[0])
+    example = _example(first)
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
-    with whole_folder(Path(folder), stale=("model*.onnx*", "figures.json", "report.json", *PROCESSOR_FILES)) as draft:
+    with whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
         for kind in ("uint8", "int8") if options.weight_type == "auto" else (options.weight_type,):
@@ -91,7 +95,7 @@ def export_onnx(
             equal_to_simulation=share,
             signed_equal=equal,
             bytes=FileSizes(fp32=_size(draft / FLOATING), int8=_size(draft / INTEGER)),
-            latency=_timed(model, draft, batches[0], options, progress),
+            latency=_timed(model, draft, first, options, progress),
             threads=options.threads or torch.get_num_threads(),
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
@@ -121,8 +125,11 @@ def _inputs(batches: list[Batch]) -> list[Batch]:
 
 
 def _as_inputs(batch: Batch) -> Batch:
+    check_batch(batch)
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in without_labels(batch).items()
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in batch.items()
+        if name != "labels"
     }
 
 
