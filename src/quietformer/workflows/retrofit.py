@@ -111,10 +111,8 @@ def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
     free = _searched(original, by, call, drafts / "original")
     if free is not None and not call.options.force and _costs_nothing(free, reference.evaluation):
         before = before or measure_side(original, inspected, by, real=call.options.real)
-        sentence = no_training_needed(free, before, reference.evaluation.primary)
-        done = _report(call, opened, by, before, sentence)
         _ship(drafts / "original", call)
-        return _kept(call, done.model_copy(update={"training_free": free, "asked": call.asked}))
+        return _kept(call, _untrained(_report(call, opened, by, before, ""), free, call))
 
     teacher = _balanced_teacher(original, replace(known, inspected=inspected), data, call)
     recipe = teacher.recipe
@@ -133,15 +131,12 @@ def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
     healed = open_model(call.out, trust_remote_code=trusted) if run.model is None else run.model
     inspected = inspect_some(healed, measured, str(call.out), progress)
     after = measure_side(healed, inspected, by, real=call.options.real, folder=None if free else call.out / INT8)
-    healed_int8 = _searched(healed, by, call, drafts / "healed")
-    if free is not None and healed_int8 is not None:
-        better = is_better(healed_int8, free, reference.evaluation.yardstick)
-        _ship(drafts / ("healed" if better else "original"), call)
     alone = simulate_both(teacher.model, by) if teacher.balanced else None
+    healed_int8 = _searched(healed, by, call, drafts / "healed")
     yardstick = reference.evaluation.yardstick
-    sentence = " ".join(
-        filter(None, [_sentence(before, after, alone, yardstick), beside_training(free, healed_int8, yardstick)])
-    )
+    if free is not None and healed_int8 is not None:
+        _ship(drafts / ("healed" if is_better(healed_int8, free, yardstick) else "original"), call)
+    sentence = f"{_sentence(before, after, alone, yardstick)} {beside_training(free, healed_int8, yardstick)}".strip()
     changed = _changed(call, recipe, run.report) | {
         "after": after,
         "rows": comparison(before, after),
@@ -151,6 +146,11 @@ def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
         "parameters_added": healed.num_parameters() - original.num_parameters(),
     }
     return _kept(call, _report(call, opened, by, before, sentence).model_copy(update=changed))
+
+
+def _untrained(report: RetrofitReport, free: TrainingFree, call: Call) -> RetrofitReport:
+    sentence = no_training_needed(free, report.before, report.primary)
+    return report.model_copy(update={"sentence": sentence, "training_free": free, "asked": call.asked})
 
 
 def _kept(call: Call, report: RetrofitReport) -> RetrofitReport:
