@@ -68,9 +68,7 @@ bench: $(READY) ## measure again: what things cost, as ratios against doing with
 	$(PY) -m experiments.speed.range_search --keep
 	$(PY) -m experiments.speed.integer_products --keep
 	$(PY) -m experiments.speed.training_steps --keep
-# OpenVINO is only ever compared with; it stays out of the environment.
-	test -d $(VENV)/openvino || $(PY) -m pip install --quiet --target $(VENV)/openvino --no-deps openvino openvino-telemetry || true
-	PYTHONPATH=$(abspath $(VENV)/openvino) $(PY) -m experiments.speed.runtimes --keep
+	$(PY) -m experiments.speed.runtimes --keep
 	$(PY) -m experiments.tables
 
 quantization: $(READY) ## measure again: MiniLM and the small models in RUNS, quantized and exported

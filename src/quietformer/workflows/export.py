@@ -1,4 +1,4 @@
-"""`export`: real INT8 as an ONNX model, checked against the simulation, measured, beside what others give."""
+"""`export`: real INT8 for ONNX Runtime and OpenVINO, checked against the simulation, measured, beside what others give."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import compare_baselines
 from quietformer.deployment.onnx_export import export_onnx
-from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.deployment.usage_note import INTEGER
+from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.results.export import ExportReport, SearchStep
@@ -28,12 +27,13 @@ def export(
     options: ExportOptions | None = None,
     progress: Progress = SILENT,
 ) -> ExportReport:
-    """Write a model to a folder as INT8 ONNX that agrees with the simulation, and measure it.
+    """Write a model to a folder as INT8 that agrees with the simulation, and measure it.
 
     A folder that `quantize` wrote is exported as it was calibrated; any other model is calibrated first.
     """
     options, out = options or ExportOptions(), Path(out)
     check_new_folder(out, model, overwrite=options.overwrite)
+    runtimes_asked(options.runtime)
     options.spec()  # a mistake in it is told before the model is loaded
     opened = open_once(model, options, progress)
     quantized = changes_of(opened.model).quantized
@@ -47,13 +47,19 @@ def export(
         simulated = simulate(opened, options, progress)
     data, reference = simulated.data, simulated.reference
     details = export_onnx(simulated.opened.model, out, data.evaluation, data.tokenizer, options, progress)
-    real = evaluate(
-        OnnxModel(out / INTEGER), data.evaluation, opened.task, reference, progress=progress, what="evaluating INT8"
-    )
+    real = {
+        one.runtime: evaluate(
+            runtime_model(one.runtime, out), data.evaluation, opened.task, reference, progress=progress,
+            what=f"evaluating INT8 ({one.runtime})",
+        ).metrics
+        for one in details.runtimes
+        if one.error is None
+    }  # fmt: skip
     baselines = compare_baselines(opened.model, data, reference, simulated.spec, progress) if options.baselines else []
     fields = dict(simulated.report_fields()) | {
         "kind": "export",
-        "real": real.metrics,
+        "real": real[details.runtimes[0].runtime],
+        "real_by_runtime": real,
         "export": details,
         "baselines": baselines,
         "steps": steps,
