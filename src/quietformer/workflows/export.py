@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from quietformer.analysis.evaluate import evaluate
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
-from quietformer.deployment.baselines import compare_baselines
+from quietformer.deployment.baselines import OwnExport, compare_baselines
 from quietformer.deployment.onnx_export import export_onnx
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
-from quietformer.results.export import ExportReport, SearchStep
+from quietformer.results.export import BaselineRow, ExportReport, SearchStep
 from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
 
@@ -36,6 +37,7 @@ def export(
     runtimes_asked(options.runtime)
     options.spec()  # a mistake in it is told before the model is loaded
     opened = open_once(model, options, progress)
+    begin = time.perf_counter()
     quantized = changes_of(opened.model).quantized
     steps: list[SearchStep] = []
     if quantized is not None:
@@ -47,6 +49,7 @@ def export(
         simulated = simulate(opened, options, progress)
     data, reference = simulated.data, simulated.reference
     details = export_onnx(simulated.opened.model, out, data.evaluation, data.tokenizer, options, progress)
+    seconds = time.perf_counter() - begin
     real = {
         one.runtime: evaluate(
             runtime_model(one.runtime, out), data.evaluation, opened.task, reference, progress=progress,
@@ -55,7 +58,10 @@ def export(
         for one in details.runtimes
         if one.error is None
     }  # fmt: skip
-    baselines = compare_baselines(opened.model, data, reference, simulated.spec, progress) if options.baselines else []
+    baselines: list[BaselineRow] = []
+    if options.baselines:
+        own = OwnExport(out, details.runtimes, simulated.spec, seconds, details.threads)
+        baselines = compare_baselines(opened.model, data, reference, own, progress)
     fields = dict(simulated.report_fields()) | {
         "kind": "export",
         "real": real[details.runtimes[0].runtime],
