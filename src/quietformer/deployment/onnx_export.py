@@ -63,7 +63,7 @@ def export_onnx(
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
-    stale = ("model*.onnx*", "openvino", "figures.json", "report.json", *PROCESSOR_FILES)
+    stale = ("model*.onnx*", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
     with whole_folder(Path(folder), stale=stale) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
