@@ -19,9 +19,9 @@ from tests.tiny_models import VARIANTS, build, inputs, logits
 
 FAMILIES = ("bert", "opt", "llama", "vit", "gpt2")
 PRE_NORM = ("opt", "llama", "vit", "gpt2")
+WITH_VALUES = ("bert", "vit")  # two layers; a cache reads the values of the others too, or they share one projection
 GROUPS = {  # projections that read one tensor, the norm it comes from, and whether nobody else reads that norm
-    "bert": [(["bert.encoder.layer.1.attention.self." + n for n in ("query", "key", "value")],
-              "bert.encoder.layer.0.output.LayerNorm", False)],
+    "bert": [(["bert.encoder.layer.1.intermediate.dense"], "bert.encoder.layer.1.attention.output.LayerNorm", False)],
     "opt": [(["model.decoder.layers.1.self_attn." + n for n in ("q_proj", "k_proj", "v_proj")],
              "model.decoder.layers.1.self_attn_layer_norm", True),
             (["model.decoder.layers.0.fc2"], None, False)],
@@ -74,8 +74,8 @@ def test_a_gated_model_stays_the_same(name):
     before = logits(model, inputs(name))
     done = migrate_(model, [inputs(name)])
     torch.testing.assert_close(logits(model, inputs(name)), before, rtol=1e-4, atol=1e-5)
-    # The gate reads the attention's norm as well, so only that of the FFN takes a division.
-    assert done.folded == (2 if name in PRE_NORM else 0)
+    # The gate reads the attention's norm as well, so only that of the FFN takes a division; values take theirs.
+    assert done.folded == (2 if name in PRE_NORM else 0) + (2 if name in WITH_VALUES else 0)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -105,8 +105,9 @@ def test_ranges_are_what_the_formula_says(name, alpha):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_norms_that_only_projections_read_are_folded_into(name):
     done = migrate_(build(name), [inputs(name)])
-    # Two layers, each with four groups, of which two read a norm.
-    assert (done.folded, done.divided) == ((4, 4) if name in PRE_NORM else (0, 8))
+    # Two layers, each with four groups, of which two read a norm and one what attention makes of values.
+    folded = (4 if name in PRE_NORM else 0) + (2 if name in WITH_VALUES else 0)
+    assert (done.folded, done.divided) == (folded, 8 - folded)
 
 
 def test_several_batches_count():
@@ -142,7 +143,7 @@ def test_tied_weights_are_left():
     before = logits(model, inputs("bert"))
     done = migrate_(model, [inputs("bert")])
     assert set(done.left) == {f"bert.encoder.layer.{i}.output.dense" for i in (0, 1)}
-    assert done.divided == 6
+    assert (done.folded, done.divided) == (2, 4)
     torch.testing.assert_close(logits(model, inputs("bert")), before, rtol=1e-4, atol=1e-5)
 
 
@@ -211,3 +212,18 @@ def test_what_cannot_be_migrated_is_refused():
     quantize_(model, QuantSpec(), given)
     with pytest.raises(QuietformerError, match="quantized already"):
         migrate_(model, [given])
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_migrated_model_is_not_saved(quantized, tmp_path):
+    """A folder does not record the divisions, so it would load as another model."""
+    model, given = build("bert"), inputs("bert")
+    migrate_(model, [given])
+    if quantized:
+        quantize_(model, QuantSpec(), given)
+        calibrate_(model, [given])
+    else:
+        qf.apply_attention_(model, VARIANTS["gate-linear"])
+    with pytest.raises(QuietformerError, match="smoothing scales"):
+        qf.save(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
