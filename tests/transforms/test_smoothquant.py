@@ -196,7 +196,7 @@ def test_migration_lowers_the_error_that_outliers_make(name):
     # After BERT's norm the outlier is in the sum as well, which migration does not reach: there only the published sites tell.
     published = name == "bert"
     error = quantization_error(migrated, given, before, published=published)
-    assert error < 0.5 * quantization_error(plain, given, before, published=published)
+    assert error < 0.6 * quantization_error(plain, given, before, published=published)
 
 
 def test_what_cannot_be_migrated_is_refused():
