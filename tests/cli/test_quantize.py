@@ -140,7 +140,9 @@ def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
     assert figures["runs"][0]["metrics"] == pytest.approx(simulated)
     assert figures["real"]["perplexity"] == pytest.approx(simulated["perplexity"], rel=0.01)
     assert figures["export"]["weights"] + figures["export"]["activations"] == len(quantizers(saved))
-    assert "real INT8 ONNX" in out
+    assert "real INT8, ONNX Runtime" in out
+    assert "real INT8, OpenVINO" in out
+    assert (place / "onnx" / "report.html").is_file()
     assert (place / "onnx" / "tokenizer.json").is_file()
     assert json.loads((place / "onnx" / "report.json").read_text()) == figures
 

@@ -1,4 +1,4 @@
-"""`quietformer export`: real INT8 as an ONNX model, checked against the simulation, measured, beside what others give."""
+"""`quietformer export`: real INT8 for ONNX Runtime and OpenVINO, checked against the simulation and measured."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from quietformer.config.options.export import ExportOptions
 from quietformer.errors import QualityError, QuietformerError
 from quietformer.results.base import Report
 
+PAGE = "report.html"
+
 
 def export(
     model: Annotated[
@@ -23,7 +25,7 @@ def export(
     options: ExportOptions,
     output: JsonOutput,
 ) -> None:
-    """Write MODEL to OUT as INT8 ONNX that agrees with the simulation, and measure it.
+    """Write MODEL to OUT as INT8, for ONNX Runtime and OpenVINO, that agrees with the simulation, and measure it.
 
     A folder that `quietformer quantize --out` wrote is exported as it was calibrated; any other model is calibrated first.
     With --min-quality nothing is written if real INT8 is worse, and the exit code is 3.
@@ -44,4 +46,5 @@ def export(
         raise
     print_report(report)
     output.write(report)
-    print(f"\nmodel, usage note and report in {out}")
+    report.to_html(out / PAGE)
+    print(f"\nmodel, usage note, report and page ({PAGE}) in {out}")

@@ -11,7 +11,9 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch, model_inputs, token_mask
 from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.quant.calibration import full_precision
+from quietformer.results.export import Agreement
 
 
 def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
@@ -46,14 +48,18 @@ def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], ou
 
 
 def agreement_with_simulation(
-    model: PreTrainedModel, path: Path, batches: list[Batch], output: str
-) -> tuple[float, float]:
-    """Mean cosine of INT8 ONNX to the simulation over tokens, and the share of values equal to 1e-5 of the largest."""
-    runtime = OnnxModel(path)
-    cosines: list[Tensor] = []
-    same: list[Tensor] = []
+    model: PreTrainedModel, runtimes: list[RuntimeModel], batches: list[Batch], output: str
+) -> list[Agreement]:
+    """Of each runtime the mean cosine to the simulation over tokens, and the share of values equal to 1e-5 of the largest."""
+    cosines: list[list[Tensor]] = [[] for _ in runtimes]
+    same: list[list[Tensor]] = [[] for _ in runtimes]
     for batch in batches:
-        ours, theirs = _torch(model, batch, output), _valid(batch, runtime(batch)[output])
-        cosines.append(torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=-1))
-        same.append(((ours - theirs).abs() <= 1e-5 * ours.abs().max()).double().mean()[None])
-    return float(torch.cat(cosines).mean()), float(torch.cat(same).mean())
+        ours = _torch(model, batch, output)
+        for place, runtime in enumerate(runtimes):
+            theirs = _valid(batch, runtime(batch)[output])
+            cosines[place].append(torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=-1))
+            same[place].append(((ours - theirs).abs() <= 1e-5 * ours.abs().max()).double().mean()[None])
+    return [
+        Agreement(cosine=float(torch.cat(close).mean()), equal=float(torch.cat(equal).mean()))
+        for close, equal in zip(cosines, same, strict=True)
+    ]

@@ -1,8 +1,9 @@
-"""`export`: real INT8 as an ONNX model, checked against the simulation, measured, beside what others give."""
+"""`export`: real INT8 for ONNX Runtime and OpenVINO, checked against the simulation, measured, beside what others give."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from quietformer.analysis.evaluate import Evaluation
@@ -11,15 +12,14 @@ from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
-from quietformer.deployment.baselines import compare_baselines
+from quietformer.deployment.baselines import OwnExport, compare_baselines
 from quietformer.deployment.onnx_export import STALE, export_onnx
-from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.deployment.usage_note import INTEGER
+from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.errors import QualityError, QuietformerError
 from quietformer.files import whole_folder
 from quietformer.progress import SILENT, Progress
 from quietformer.results import numbers
-from quietformer.results.export import ExportReport, SearchStep
+from quietformer.results.export import BaselineRow, ExportReport, SearchStep
 from quietformer.results.quality import better_of
 from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
@@ -38,16 +38,18 @@ def export(
     options: ExportOptions | None = None,
     progress: Progress = SILENT,
 ) -> ExportReport:
-    """Write a model to a folder as INT8 ONNX that agrees with the simulation, and measure it.
+    """Write a model to a folder as INT8 that agrees with the simulation, and measure it.
 
     A folder that `quantize` wrote is exported as it was calibrated; any other model is calibrated first.
     """
     options, out = options or ExportOptions(), Path(out)
     check_new_folder(out, model, overwrite=options.overwrite)
+    runtimes_asked(options.runtime)
     options.spec()  # a mistake in it is told before the model is loaded
     limits = options.limits()
     opened = open_once(model, options, progress)
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
+    begin = time.perf_counter()
     quantized = changes_of(opened.model).quantized
     steps: list[SearchStep] = []
     if quantized is not None:
@@ -61,13 +63,23 @@ def export(
     _check_measured(limits, reference.evaluation)
     with whole_folder(out, stale=STALE) as draft:  # put in place when the quality is known and suffices
         details = export_onnx(simulated.opened.model, draft, data.evaluation, data.tokenizer, options, progress)
-        real = evaluate_on(OnnxModel(draft / INTEGER), data, reference, progress=progress, what="evaluating INT8")
-        baselines = (
-            compare_baselines(opened.model, data, reference, simulated.spec, progress) if options.baselines else []
-        )
+        seconds = time.perf_counter() - begin
+        real = {
+            one.runtime: evaluate_on(
+                runtime_model(one.runtime, draft), data, reference, progress=progress,
+                what=f"evaluating INT8 ({one.runtime})",
+            ).metrics
+            for one in details.runtimes
+            if one.error is None
+        }  # fmt: skip
+        baselines: list[BaselineRow] = []
+        if options.baselines:
+            own = OwnExport(draft, details.runtimes, simulated.spec, seconds, details.threads)
+            baselines = compare_baselines(opened.model, data, reference, own, progress)
         fields = dict(simulated.report_fields()) | {
             "kind": "export",
-            "real": real.metrics,
+            "real": real[details.runtimes[0].runtime],
+            "real_by_runtime": real,
             "export": details,
             "baselines": baselines,
             "steps": steps,

@@ -12,14 +12,19 @@ from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.quantize import SimulationOptions
 
 WeightType = Literal["auto", "int8", "uint8"]
+RuntimeChoice = Literal["onnxruntime", "openvino", "both"]
 
 
 class OnnxOptions(Options):
-    """What is written as ONNX, and how it is timed."""
+    """What is written for which runtime, and how it is timed."""
 
     weight_type: WeightType = Field(
         default="auto",
         description="How weights are stored: uint8 is exact everywhere, int8 is faster; auto takes int8 if nothing changes.",
+    )
+    runtime: RuntimeChoice | None = Field(
+        default=None,
+        description="Write and measure INT8 for onnxruntime, openvino or both; both if OpenVINO is installed.",
     )
     keep_fp32: bool = Field(default=False, description="Also keep the fp32 ONNX model.")
     timed: bool = Field(default=True, description="Measure latencies.")
@@ -41,7 +46,7 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     )
     search_seconds: float = Field(default=60.0, gt=0, description="No further step of the search begins after so long.")
     baselines: bool = Field(
-        default=False, description="Also measure what ONNX Runtime's own tools and SmoothQuant give."
+        default=False, description="Also measure what NNCF, ONNX Runtime's own tools, torchao and SmoothQuant give."
     )
     min_quality: Limits = Field(
         default=(),
