@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
-from quietformer.config.options.export import OnnxOptions
+from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import agreement_with_simulation, fp32_difference, same_everywhere
@@ -55,6 +55,7 @@ def export_onnx(
     model = _in_fp32(model)
     placed = quantizers(model)
     batches = _inputs(batches)
+    weight_type = _weight_type(model, options)
     example = _example(batches[0])
     output = output_name(model, example)
     progress.step("tracing the graph")
@@ -62,14 +63,14 @@ def export_onnx(
     with whole_folder(Path(folder), stale=("model*.onnx*", "figures.json", "report.json", *PROCESSOR_FILES)) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
-        for kind in ("uint8", "int8") if options.weight_type == "auto" else (options.weight_type,):
+        for kind in ("uint8", "int8") if weight_type == "auto" else (weight_type,):
             progress.step(f"writing INT8 ONNX ({kind} weights)")
             _save(integer_graph(marked, placed, signed_weights=kind == "int8"), draft / f"model_{kind}.onnx")
         equal: bool | None = None
-        if options.weight_type == "auto":
+        if weight_type == "auto":
             progress.step("comparing signed with unsigned weights")
             equal = same_everywhere(draft / "model_int8.onnx", draft / "model_uint8.onnx", batches)
-        chosen = options.weight_type if equal is None else "int8" if equal else "uint8"
+        chosen = weight_type if equal is None else "int8" if equal else "uint8"
         _keep(draft, f"model_{chosen}.onnx")
         progress.step("checking against torch and the simulation")
         difference = fp32_difference(model, draft / FLOATING, batches, output)
@@ -96,6 +97,13 @@ def export_onnx(
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
     return details
+
+
+def _weight_type(model: PreTrainedModel, options: OnnxOptions) -> WeightType:
+    """Targets that want signed activations want signed weights."""
+    quantized = changes_of(model).quantized
+    symmetric = quantized is not None and quantized.spec.activation_symmetric
+    return "int8" if options.weight_type == "auto" and symmetric else options.weight_type
 
 
 def _in_fp32(model: PreTrainedModel) -> PreTrainedModel:
