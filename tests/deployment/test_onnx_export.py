@@ -7,12 +7,14 @@ import json
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
 from transformers import AlbertConfig, AlbertModel
 
 import quietformer as qf
+from quietformer.config.options.export import OnnxOptions
 from quietformer.deployment import onnx_export as export_module
 from quietformer.deployment.onnx_graph import integer_graph
 from quietformer.deployment.onnx_runtime import OnnxModel
@@ -282,3 +284,22 @@ def test_a_model_that_cannot_be_exported_says_why(tmp_path, monkeypatch):
         qf.export_onnx(model, tmp_path / "out", [inputs("bert")])
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_embeddings_are_compared_as_users_make_them(tmp_path):
+    """The mean over a sequence's tokens, without padding, by onnxruntime and torch alone."""
+    model = build("bert").bert
+    given = inputs("bert")
+    given["attention_mask"][0, -3:] = 0
+    qf.quantize_(model, qf.QuantSpec(placement="matmul", per_channel=True), given)
+    qf.calibrate_(model, [given])
+    result = qf.export_onnx(model, tmp_path / "out", [given], options=OnnxOptions(timed=False, runtime="onnxruntime"))
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    wanted = {item.name for item in session.get_inputs()}
+    theirs = session.run(None, {name: x.numpy() for name, x in given.items() if name in wanted})[0]
+    with torch.no_grad():
+        ours = model(**given).last_hidden_state
+    mask = given["attention_mask"][..., None].double()
+    one, other = ((x.double() * mask).sum(1) / mask.sum(1) for x in (ours, torch.from_numpy(theirs)))
+    expected = torch.nn.functional.cosine_similarity(one, other, dim=-1).mean()
+    assert result.agreement.embedding_cosine == pytest.approx(float(expected), abs=1e-9)

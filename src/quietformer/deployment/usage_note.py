@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quietformer.results import numbers
-from quietformer.results.export import TITLES, ExportDetails, RuntimeDetails
+from quietformer.results.export import TITLES, Agreement, ExportDetails, RuntimeDetails
 
 INTEGER = "model.onnx"
 """The name users look for."""
@@ -71,7 +71,11 @@ def _caution(result: ExportDetails) -> str:
 
 def _agreement(one: RuntimeDetails) -> str:
     assert one.agreement is not None
-    text = f"{numbers.metric(one.agreement.cosine, 'cosine')} with {one.precision}"
-    if one.agreement_in_f32 is not None:
-        text += f", {numbers.metric(one.agreement_in_f32.cosine, 'cosine')} with f32"
-    return text
+    text = f"{_cosine(one.agreement)} with {one.precision}"
+    return text if one.agreement_in_f32 is None else f"{text}, {_cosine(one.agreement_in_f32)} with f32"
+
+
+def _cosine(agreement: Agreement) -> str:
+    """Of embeddings, where that is what the model gives."""
+    found = agreement.cosine if agreement.embedding_cosine is None else agreement.embedding_cosine
+    return numbers.metric(found, "cosine")

@@ -75,7 +75,10 @@ class LatencyRow(Record):
 class Agreement(Record):
     """How close real INT8 is to its simulation."""
 
-    cosine: float
+    cosine: float = Field(description="mean over tokens, or over rows of logits")
+    embedding_cosine: float | None = Field(
+        default=None, description="of the mean over the tokens of a sequence; None for a model with a head"
+    )
     equal: float = Field(description="share of output values that are equal to 1e-5 of the largest")
 
 
@@ -247,7 +250,7 @@ def _agreement_in_words(runtime: RuntimeDetails) -> str:
     title = TITLES[runtime.runtime]
     if runtime.agreement is None:
         return f"{title}: {runtime.error}"
-    text = f"{title}, {runtime.precision} between integer products: mean cosine of a token to the simulation "
+    text = f"{title}, {runtime.precision} between integer products: mean cosine to the simulation "
     text += _closeness(runtime.agreement)
     return (
         text if runtime.agreement_in_f32 is None else f"{text}; told to use f32 {_closeness(runtime.agreement_in_f32)}"
@@ -256,7 +259,10 @@ def _agreement_in_words(runtime: RuntimeDetails) -> str:
 
 def _closeness(agreement: Agreement) -> str:
     equal = numbers.percent(agreement.equal)
-    return f"{numbers.metric(agreement.cosine, 'cosine')}, {equal} of the values equal"
+    tokens = f"{numbers.metric(agreement.cosine, 'cosine')} ({equal} of the values equal)"
+    if agreement.embedding_cosine is None:
+        return tokens
+    return f"{numbers.metric(agreement.embedding_cosine, 'cosine')} for embeddings, {tokens} for single tokens"
 
 
 def _times(run: TimedRun) -> str:
