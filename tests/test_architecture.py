@@ -28,7 +28,7 @@ ALLOWED = {
     "quant": {"errors", "progress", "config", "results", "attention", "architectures"},
     "models": BASE | {"config", "attention", "architectures", "transforms", "quant"},
     "data": BASE | {"config", "results", "architectures", "models"},
-    "analysis": {"errors", "progress", "config", "results", "attention", "architectures", "quant", "data"},
+    "analysis": {"errors", "progress", "config", "results", "attention", "architectures", "quant", "models", "data"},
     "training": {
         "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis",
@@ -36,8 +36,8 @@ ALLOWED = {
     "deployment": BASE | {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
-    "workflows": {
-        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+    "workflows": BASE | {
+        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis", "training", "deployment",
     },
     "study": BASE | {"progress", "config", "results", "rendering", "training", "workflows"},

@@ -189,7 +189,7 @@ def test_what_cannot_be_balanced_is_told(run, place):
         (("--keep", "*.scores=x"), "cannot read rule"),
         (("--page", "q.txt"), "ending in .html"),
         (("--json", "no/such/place.json"), "no folder"),
-        (("--images", "somewhere"), "one of --texts, --dataset and --images"),
+        (("--images", "somewhere"), "one of --texts, --dataset, --images and --audio"),
         (("--length", 1000), "longer than the 64 positions"),
         (("--eval-texts", "absent.txt"), "absent.txt is not there"),
     ],

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from quietformer.analysis.evaluate import Reference, Run, evaluate
-from quietformer.architectures.forward import Batch
+from quietformer.analysis.evaluate import Reference, Run
+from quietformer.analysis.task_quality import evaluate_on
+from quietformer.architectures.forward import Batch, model_inputs
 from quietformer.config.quantization import QuantSpec
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment.latency import threads_of_torch
@@ -78,7 +79,7 @@ def compare_baselines(
 ) -> list[BaselineRow]:
     """A row for each tool, whether it works or not; the model, quantized or not, is left as it is."""
     calibration = data.calibration(0)
-    table = _Table(data.evaluation, reference, progress)
+    table = _Table(data, reference, progress)
     with tempfile.TemporaryDirectory() as name, threads_of_torch(ours.threads):
         tools = _Tools(model, calibration, Path(name), ours.threads)
         table.add(FP32, "the fp32 graph that all tools start from", tools.fp32)
@@ -188,7 +189,7 @@ class _Tools:
 class _Table:
     """Rows that do not stop each other; speed is measured at the end, all taking turns."""
 
-    batches: list[Batch]
+    data: CalibrationData
     reference: Reference
     progress: Progress
     rows: list[BaselineRow] = field(default_factory=list)
@@ -200,7 +201,7 @@ class _Table:
         try:
             made = make()
             seconds = time.perf_counter() - start if made.seconds is None else made.seconds
-            found = evaluate(made.model, self.batches, self.reference.task, self.reference)
+            found = evaluate_on(made.model, self.data, self.reference)
             row = BaselineRow(
                 name=name,
                 what=what,
@@ -211,7 +212,7 @@ class _Table:
                 seconds=seconds,
             )
             if made.timed:
-                self.runs[name] = _one_pass(made.model, self.batches[0])
+                self.runs[name] = _one_pass(made.model, self.data.evaluation[0])
         except Exception as error:  # whatever it is, the other tools are still worth having
             row = BaselineRow(name=name, what=what, ours=ours, error=named_line(name, error))
         self.rows.append(row)
@@ -236,7 +237,7 @@ class _Table:
 
 
 def _one_pass(model: nn.Module | Run, batch: Batch) -> Callable[[], object]:
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    inputs = model_inputs(batch)
     if isinstance(model, RuntimeModel):
         return functools.partial(model.run, model.feeds(inputs))
 
@@ -251,9 +252,8 @@ def write_fp32(model: PreTrainedModel, batches: list[Batch], path: Path) -> Path
     """The graph of the model in fp32, with free batch and length, that the tools start from."""
     if not batches:
         raise QuietformerError("there are no batches to calibrate on; give some text or images")
-    first = {name: tensor for name, tensor in batches[0].items() if name != "labels"}
     # Two sequences: of one the exporter would make a constant.
-    example = {name: torch.cat([tensor, tensor])[:2] for name, tensor in first.items()}
+    example = {name: torch.cat([tensor, tensor])[:2] for name, tensor in model_inputs(batches[0]).items()}
     graph = floating_graph(marked_program(model, example, output_name(model, example)))
     large = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value) > LARGE
     ir.save(graph, path, external_data=f"{path.name}.data" if large else None)

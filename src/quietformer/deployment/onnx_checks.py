@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch
+from quietformer.architectures.forward import Batch, model_inputs, token_mask
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.quant.calibration import full_precision
@@ -24,14 +24,14 @@ def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
 
 def _valid(batch: Batch, output: Tensor) -> Tensor:
     """Rows of the output that belong to tokens rather than to padding."""
-    flat = output.reshape(-1, output.shape[-1])
-    mask = batch.get("attention_mask")
-    return flat[mask.bool().flatten()] if mask is not None and mask.numel() == len(flat) else flat
+    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
+    return output.reshape(-1, output.shape[-1]) if mask is None else output[mask.bool()]
 
 
 def _torch(model: PreTrainedModel, batch: Batch, output: str) -> Tensor:
     with torch.no_grad():
-        result: Tensor = getattr(model(**{name: tensor.to(model.device) for name, tensor in batch.items()}), output)
+        inputs = {name: tensor.to(model.device) for name, tensor in model_inputs(batch).items()}
+        result: Tensor = getattr(model(**inputs), output)
     return _valid(batch, result.float().cpu())
 
 

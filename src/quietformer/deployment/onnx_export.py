@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
+from quietformer.architectures.forward import Batch, check_batch, check_batches, check_model, model_inputs
 from quietformer.config.options.export import OnnxOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
@@ -37,6 +37,9 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
 
+STALE = ("model*.onnx*", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
+"""What an earlier export wrote into the folder and this one replaces."""
+
 SAME = 1e-3
 """Largest difference of fp32 ONNX from torch, relative to the largest value, that is still rounding."""
 
@@ -59,12 +62,12 @@ def export_onnx(
     model = _in_fp32(model)
     placed = quantizers(model)
     batches = _inputs(batches)
-    example = _example(batches[0])
+    first = model_inputs(batches[0])
+    example = _example(first)
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
-    stale = ("model*.onnx*", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
-    with whole_folder(Path(folder), stale=stale) as draft:
+    with whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
         for kind in _weight_types(options, asked):
@@ -96,7 +99,7 @@ def export_onnx(
             runtimes=written,
             signed_equal=equal,
             bytes=FileSizes(fp32=size_of(draft / FLOATING), int8=written[0].bytes or 0),
-            **_timed(model, draft, batches[0], written, options, progress),
+            **_timed(model, draft, first, written, options, progress),
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
     return details
@@ -142,8 +145,11 @@ def _inputs(batches: list[Batch]) -> list[Batch]:
 
 
 def _as_inputs(batch: Batch) -> Batch:
+    check_batch(batch)
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in without_labels(batch).items()
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in batch.items()
+        if name != "labels"
     }
 
 

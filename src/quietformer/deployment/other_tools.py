@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Run
-from quietformer.architectures.forward import Batch, run
+from quietformer.architectures.forward import Batch, model_inputs, run
 from quietformer.config.quantization import QuantSpec
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.openvino_runtime import import_openvino, without_telemetry
@@ -47,7 +47,7 @@ def single_sequences(batches: list[Batch]) -> Iterator[Batch]:
     """One sequence at a time and without padding: NNCF takes statistics over every value that it sees."""
     for batch in batches:
         for place in range(len(next(iter(batch.values())))):
-            one = {name: tensor[place : place + 1] for name, tensor in batch.items() if name != "labels"}
+            one = {name: tensor[place : place + 1] for name, tensor in model_inputs(batch).items()}
             mask = one.get("attention_mask")
             length = None if mask is None or mask.dim() != 2 or not mask[0, 0] else int(mask.sum())
             yield {
@@ -65,7 +65,7 @@ def torchao_model(model: PreTrainedModel, example: Batch) -> tuple[Run, str]:
         mine: Any = without_quantizers(model)
         mine.eval()
         quantize_(mine, Int8DynamicActivationInt8WeightConfig())
-        inputs = {name: tensor for name, tensor in example.items() if name != "labels"}
+        inputs = model_inputs(example)
         try:
             compiled: Any = torch.compile(mine, dynamic=True)
             with torch.no_grad():

@@ -42,6 +42,13 @@ def _code(opened: str, call: str, inputs: list[str], has_tokenizer: bool) -> str
     if "pixel_values" in inputs:
         given = "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
         fed = '{"pixel_values": pixels}'
+    elif inputs[0] in ("input_features", "input_values"):
+        given = (
+            'from transformers import AutoFeatureExtractor\nextractor = AutoFeatureExtractor.from_pretrained(".")\n'
+            "samples = ...  # float32 of [-1, 1], extractor.sampling_rate of them a second\n"
+            'batch = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="np")\n'
+        )
+        fed = f"{{name: batch[name] for name in {inputs!r}}}"
     else:
         given = (
             'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(".")\n'

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, in_eval_mode, run, token_mask
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.data.mixed_lengths import mixed_lengths
@@ -199,12 +199,11 @@ def _main_input(batch: Batch) -> Tensor:
 
 def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The main output, one row a token or image, without padding."""
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
     with torch.no_grad(), in_eval_mode(model):
-        result = run(model, inputs)
+        result = run(model, batch)
     output: Tensor = result["logits"] if "logits" in result else result["last_hidden_state"]
-    rows, mask = output.flatten(0, -2).float(), batch.get("attention_mask")
-    return rows[mask.bool().flatten()] if mask is not None and mask.numel() == len(rows) else rows
+    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
+    return (output.flatten(0, -2) if mask is None else output[mask.bool()]).float()
 
 
 def _cosines(one: Tensor, other: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from quietformer.config.options.base import Flag, Options
+from quietformer.config.options.base import Flag, Limits, Options
+from quietformer.config.options.limits import read_limits
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.quantize import SimulationOptions
 
@@ -47,4 +48,18 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     baselines: bool = Field(
         default=False, description="Also measure what NNCF, ONNX Runtime's own tools, torchao and SmoothQuant give."
     )
+    min_quality: Limits = Field(
+        default=(),
+        validate_default=True,
+        description="Write nothing and exit with code 3 if real INT8 is worse, e.g. cosine=0.998 or wer=0.05; repeatable.",
+    )
     overwrite: bool = Field(default=False, description="Replace what is already in OUT.")
+
+    def limits(self) -> dict[str, float]:
+        """What `min_quality` asks for, by metric."""
+        return read_limits(self.min_quality)
+
+    @model_validator(mode="after")
+    def _known_metrics(self) -> Self:
+        self.limits()
+        return self

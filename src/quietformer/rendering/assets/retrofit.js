@@ -5,7 +5,8 @@ const MEANINGS = {
   perplexity: "how many tokens the model hesitates between; lower is better", loss: "negative log-likelihood a token; lower is better",
   token_agreement: "share of tokens predicted as by the original model", agreement: "share of predictions as by the original model",
   cosine: "between its embeddings and those of the original model; 1 is the same", neighbour_agreement: "share of texts or images whose nearest other one is the same as in the original model",
-  top1: "share of labels predicted",
+  top1: "share of labels predicted", ndcg10: "known-item retrieval: a first sentence finds the rest of its paragraph (NDCG@10)",
+  wer: "word error rate of what a speech model writes down; lower is better",
 };
 // What is measured of a side, and where it stands in the report; undefined is not measured, null gave no number.
 const WAYS = [
