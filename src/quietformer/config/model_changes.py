@@ -49,7 +49,7 @@ class ModelChanges(Spec):
         fields = self.to_dict()
         # What an earlier format can say is written in it, for earlier releases to read.
         version = FORMAT_VERSION
-        if self.quantized is not None and not self.quantized.spec.placement.everywhere:
+        if self.quantized is not None and self.quantized.spec.needs_format_5:
             return {"version": version, **fields}
         version -= 1
         for newest in ("gained_activations", "gained_norms"):
@@ -77,5 +77,5 @@ def upgrade_section(section: Any) -> dict[str, Any]:
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
     # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them, format 4 of
-    # placements other than the paper's; all read as they are.
+    # placements other than the paper's and of scales per token; all read as they are.
     return fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -33,6 +33,9 @@ class PlacementSpec(Spec):
     everywhere: ClassVar[bool]
     """Whether every result is quantized, or only what linear layers read."""
 
+
+Granularity = Literal["tensor", "token"]
+"""What shares a scale: a whole activation, found in calibration, or each token, found while the model runs."""
 
 placements: Registry[PlacementSpec] = Registry("placement", home="quietformer.quant.placements")
 
@@ -84,6 +87,9 @@ class QuantSpec(Spec):
     per_channel: bool = Field(default=False, description="one scale for each output channel of a weight")
     weight_symmetric: bool = True
     activation_symmetric: bool = False
+    granularity: Granularity = Field(
+        default="tensor", description="scales of activations: one per tensor, calibrated, or one per token at run time"
+    )
     head: bool = Field(default=False, description="also quantize the head")
     gate: bool = Field(default=False, description="also quantize what a gate gives")
     rules: Annotated[tuple[QuantRule, ...], BeforeValidator(_rules)] = Field(
@@ -92,13 +98,21 @@ class QuantSpec(Spec):
 
     @property
     def label(self) -> str:
-        """`W8A8`, as papers write it."""
-        return f"W{self.weight_bits}A{self.activation_bits}" + (" with exceptions" if self.rules else "")
+        """`W8A8`, as papers write it, and what is unusual about it."""
+        way = " per token" if self.granularity == "token" else " symmetric" if self.activation_symmetric else ""
+        return f"W{self.weight_bits}A{self.activation_bits}{way}" + (" with exceptions" if self.rules else "")
+
+    @property
+    def needs_format_5(self) -> bool:
+        """Whether releases before format 5 of saved models cannot read it."""
+        return not self.placement.everywhere or self.granularity != "tensor"
 
     def to_dict(self) -> JsonObject:
         fields = super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
         if self.placement.everywhere:
             del fields["placement"]  # what earlier releases wrote, and read
+        if self.granularity == "tensor":
+            del fields["granularity"]
         return fields
 
 
@@ -111,7 +125,7 @@ def parse_bits(text: str) -> tuple[int, int]:
 
 
 class QuantizedSpec(Spec):
-    """A quantized model: how it was asked for, and every site with its grid (`u8`, `s8`, `s8@0`)."""
+    """A quantized model: how it was asked for, and every site with its grid (`u8`, `s8@0`, `s8@token`)."""
 
     spec: Annotated[QuantSpec, BeforeValidator(lambda value: nested(QuantSpec, value))]
     sites: dict[str, str]

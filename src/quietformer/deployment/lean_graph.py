@@ -27,17 +27,24 @@ def _share_equal_nodes_(graph: ir.Graph) -> None:
     seen: dict[object, ir.Node] = {}
     for node in list(graph):
         if (
-            node.op_type not in ("QuantizeLinear", "DequantizeLinear", "Div", "Mul")
+            node.op_type not in ("QuantizeLinear", "DequantizeLinear", "Div", "Mul", "Abs", "ReduceMax", "Max")
             or node.outputs[0].is_graph_output()
         ):
             continue
         if node.inputs[0] is None or node.inputs[0].const_value is not None:
             continue  # a weight
+        if node.op_type.endswith("Linear") and _signed(node):
+            continue  # ONNX Runtime takes signed integers from a QuantizeLinear and DequantizeLinear with one reader only
         attributes = tuple(sorted((name, str(item.value)) for name, item in node.attributes.items()))
         key = (node.op_type, attributes, tuple(map(_identity, node.inputs)))
         first = seen.setdefault(key, node)
         if first is not node:
             node.outputs[0].replace_all_uses_with(first.outputs[0])
+
+
+def _signed(node: ir.Node) -> bool:
+    zero = node.inputs[2]
+    return zero is not None and zero.dtype in (ir.DataType.INT8, ir.DataType.INT16)
 
 
 def _identity(value: ir.Value | None) -> object:

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch, check_batch, check_batches, check_model, model_inputs
-from quietformer.config.options.export import OnnxOptions
+from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
@@ -62,6 +62,7 @@ def export_onnx(
     model = _in_fp32(model)
     placed = quantizers(model)
     batches = _inputs(batches)
+    weight_type = _weight_type(model, options)
     first = model_inputs(batches[0])
     example = _example(first)
     output = output_name(model, example)
@@ -70,14 +71,14 @@ def export_onnx(
     with whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
-        for kind in _weight_types(options, asked):
+        for kind in _weight_types(weight_type, asked):
             progress.step(f"writing INT8 ONNX ({kind} weights)")
             _save(integer_graph(marked, placed, signed_weights=kind == "int8"), draft / f"model_{kind}.onnx")
         equal: bool | None = None
-        if options.weight_type == "auto":
+        if weight_type == "auto":
             progress.step("comparing signed with unsigned weights")
             equal = same_everywhere(draft / "model_int8.onnx", draft / "model_uint8.onnx", batches)
-        chosen = options.weight_type if equal is None else "int8" if equal else "uint8"
+        chosen = weight_type if equal is None else "int8" if equal else "uint8"
         refused = None
         if "openvino" in asked:
             progress.step("writing OpenVINO IR")
@@ -116,10 +117,17 @@ def _checked_difference(model: PreTrainedModel, path: Path, batches: list[Batch]
     return difference
 
 
-def _weight_types(options: OnnxOptions, asked: Sequence[RuntimeName]) -> list[str]:
+def _weight_types(weight_type: WeightType, asked: Sequence[RuntimeName]) -> list[str]:
     """OpenVINO has integer products for signed weights only."""
-    wanted: list[str] = ["uint8", "int8"] if options.weight_type == "auto" else [options.weight_type]
+    wanted: list[str] = ["uint8", "int8"] if weight_type == "auto" else [weight_type]
     return wanted if "openvino" not in asked or "int8" in wanted else [*wanted, "int8"]
+
+
+def _weight_type(model: PreTrainedModel, options: OnnxOptions) -> WeightType:
+    """Targets that want signed activations want signed weights."""
+    quantized = changes_of(model).quantized
+    symmetric = quantized is not None and quantized.spec.activation_symmetric
+    return "int8" if options.weight_type == "auto" and symmetric else options.weight_type
 
 
 def _in_fp32(model: PreTrainedModel) -> PreTrainedModel:

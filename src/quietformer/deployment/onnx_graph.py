@@ -16,6 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from quietformer.deployment.lean_graph import make_lean_
 from quietformer.deployment.onnx_values import constant, replace
+from quietformer.deployment.token_graph import divided_by_token_scale, scale_after_products_
 from quietformer.quant.affine import levels, quantize
 from quietformer.quant.quantizer import MARK, Quantizer
 
@@ -36,14 +37,21 @@ def floating_graph(marked: ir.Model) -> ir.Model:
 def integer_graph(marked: ir.Model, placed: dict[str, Quantizer], *, signed_weights: bool) -> ir.Model:
     """The model with a QuantizeLinear and DequantizeLinear for every mark, and integers for weights."""
     model = marked.clone()
+    scaled: list[ir.Value] = []
     for node in _marks(model):
         quantizer = placed[node.attributes["site"].as_string()]
         if quantizer.site.endswith(":weight"):
             _Weight(model.graph, node, quantizer, signed_weights).store()
+        elif quantizer.grid.token:
+            scaled.append(_put_token_scaled(model.graph, node, quantizer))
         else:
-            _put_activation(model.graph, node, quantizer)
+            signed = _move_first(model.graph, node) if quantizer.grid.symmetric else []
+            for mark in (node, *signed):
+                _put_activation(model.graph, mark, quantizer)
     for node in [node for node in model.graph if node.op_type == "Gemm"]:
         _split_gemm(model.graph, node)
+    RemoveUnusedNodesPass()(model)  # a Gemm that was split must not count as a reader
+    scale_after_products_(model.graph, scaled)
     make_lean_(model)
     return _tidy(model)
 
@@ -53,26 +61,72 @@ def _marks(model: ir.Model) -> list[ir.Node]:
 
 
 def _put_activation(graph: ir.Graph, node: ir.Node, quantizer: Quantizer) -> None:
-    """Quantize and back; a grid narrower than its container is cut to size as integers, where that is exact."""
+    """Quantize and back; a grid narrower than its container is cut to size as integers, where that is exact.
+
+    A symmetric grid is stored signed with the zero point 0, the only one that TensorRT and its like take.
+    """
     value, bits, site = node.inputs[0], quantizer.grid.bits, quantizer.site
-    container = np.uint8 if bits <= 8 else np.uint16
+    shift = 2 ** (bits - 1) if quantizer.grid.symmetric else 0
+    container = np.dtype(f"{'int' if shift else 'uint'}{8 if bits <= 8 else 16}")
     scale = constant(graph, f"{site}.scale", quantizer.scale.cpu().numpy().astype(np.float32))
-    zero = constant(graph, f"{site}.zero_point", quantizer.zero_point.cpu().numpy().astype(container))
+    zero = constant(graph, f"{site}.zero_point", (quantizer.zero_point.cpu().numpy() - shift).astype(container))
     integers = _node(node, "QuantizeLinear", [value, scale, zero], f"{site}.quantized", _integer(container))
     if bits not in (8, 16):
-        least = constant(graph, f"{site}.least", np.array(0, container))
-        most = constant(graph, f"{site}.most", np.array(levels(bits), container))
-        if container is np.uint16:  # onnxruntime clips bytes but not 16 bit integers
-            wide = _node(node, "Cast", [integers], f"{site}.wide", ir.DataType.INT32, to=int(ir.DataType.INT32))
-            least = constant(graph, f"{site}.least32", np.array(0, np.int32))
-            most = constant(graph, f"{site}.most32", np.array(levels(bits), np.int32))
-            wide = _node(node, "Clip", [wide, least, most], f"{site}.clipped32", ir.DataType.INT32)
-            kind = int(ir.DataType.UINT16)
-            integers = _node(node, "Cast", [wide], f"{site}.clipped", ir.DataType.UINT16, to=kind)
-        else:
-            integers = _node(node, "Clip", [integers, least, most], f"{site}.clipped", ir.DataType.UINT8)
+        wide = np.dtype(np.int32) if bits > 8 else container  # onnxruntime clips bytes but not 16 bit integers
+        least = constant(graph, f"{site}.least", np.array(-shift, wide))
+        most = constant(graph, f"{site}.most", np.array(levels(bits) - shift, wide))
+        if wide != container:
+            integers = _cast(node, integers, f"{site}.wide", wide)
+        integers = _node(node, "Clip", [integers, least, most], f"{site}.clipped", _integer(wide))
+        if wide != container:
+            integers = _cast(node, integers, f"{site}.narrow", container)
     real = _node(node, "DequantizeLinear", [integers, scale, zero], f"{site}.dequantized", ir.DataType.FLOAT)
     replace(graph, node.outputs[0], real)
+
+
+def _move_first(graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
+    """What is moved after it is quantized is moved before; the marks that this adds.
+
+    Of the other order ONNX Runtime makes a graph of signed integers that it refuses itself.
+    """
+    added: list[ir.Node] = []
+    for user, index in list(node.outputs[0].uses()):
+        moved = user.outputs[0]
+        if user.op_type not in MOVING or index or moved.is_graph_output():
+            continue
+        readers = list(moved.uses())
+        user.replace_input_with(0, node.inputs[0])
+        mark = ir.node(MARK_NAME, [moved], node.attributes, domain=DOMAIN, name=f"{user.name}.mark")
+        mark.outputs[0].name, mark.outputs[0].type, mark.outputs[0].shape = (
+            f"{moved.name}.marked",
+            moved.type,
+            moved.shape,
+        )
+        graph.insert_after(user, mark)
+        for reader, place in readers:
+            reader.replace_input_with(place, mark.outputs[0])
+        added += [mark, *_move_first(graph, mark)]
+    return added
+
+
+def _cast(node: ir.Node, value: ir.Value, name: str, to: Any) -> ir.Value:
+    return _node(node, "Cast", [value], name, _integer(to), to=int(_integer(to)))
+
+
+def _put_token_scaled(graph: ir.Graph, node: ir.Node, quantizer: Quantizer) -> ir.Value:
+    """Each token divided by its own scale, quantized with the scale 1, and multiplied again; nothing is ever clipped."""
+    value, scale = divided_by_token_scale(graph, node, quantizer, _node)
+    container, site = (np.uint8 if quantizer.grid.bits <= 8 else np.uint16), quantizer.site
+    one = constant(graph, "quietformer.one", np.array(1, np.float32))
+    middle = constant(
+        graph, f"quietformer.middle_{np.dtype(container)}", np.array(np.iinfo(container).max // 2 + 1, container)
+    )
+    integers = _node(node, "QuantizeLinear", [value, one, middle], f"{site}.quantized", _integer(container))
+    real = _node(node, "DequantizeLinear", [integers, one, middle], f"{site}.dequantized", ir.DataType.FLOAT)
+    real = _node(node, "Mul", [real, scale], f"{site}.by_token", ir.DataType.FLOAT)
+    real.shape = node.outputs[0].shape
+    replace(graph, node.outputs[0], real)
+    return real
 
 
 class _Weight:

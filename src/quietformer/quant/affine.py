@@ -63,6 +63,18 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, *, bits: int, ax
     return fake
 
 
+def token_scales(x: Tensor, *, bits: int) -> Tensor:
+    """One scale for each row of features (..., 1): the largest magnitude of the row becomes the largest integer."""
+    reach = x.detach().float().abs().amax(-1, keepdim=True)
+    return qparams(-reach, reach, bits=bits, symmetric=True)[0]
+
+
+def fake_quantize_tokens(x: Tensor, *, bits: int) -> Tensor:
+    """x on the symmetric grids of its tokens, each a row of the last dimension; nothing is clipped."""
+    scale = token_scales(x, bits=bits)
+    return fake_quantize(x, scale, torch.full_like(scale, 2 ** (bits - 1), dtype=torch.int32), bits=bits)
+
+
 class _StraightThrough(torch.autograd.Function):
     """clip(round(x/s), -z, 2^b - 1 - z) s: equation (1) with the zero point moved into the bounds, four passes in place."""
 

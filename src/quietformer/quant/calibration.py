@@ -74,17 +74,20 @@ def calibrate_(model: PreTrainedModel, batches: Iterable[Batch], *, progress: Pr
     quantized = changes_of(model).quantized
     if quantized is None:
         raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
-    spec, placed = quantized.spec, quantizers(model)
-    before = {site: (q.mode, q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
+    every = quantizers(model)
+    placed = {site: quantizer for site, quantizer in every.items() if not quantizer.grid.token}
+    modes = {site: quantizer.mode for site, quantizer in every.items()}
+    before = {site: (q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
     try:
         with in_eval_mode(model), torch.no_grad():
-            _observe(model, spec, placed, batches, progress)
+            _observe(model, quantized.spec, placed, batches, progress)
             ranges = {site: quantizer.found_range() for site, quantizer in placed.items()}
             for site, quantizer in placed.items():
                 quantizer.set_range_(*ranges[site])
     except BaseException:
-        for site, (mode, scale, zero_point) in before.items():
-            placed[site].mode = mode
+        for site, mode in modes.items():
+            every[site].mode = mode
+        for site, (scale, zero_point) in before.items():
             placed[site].scale_pattern.copy_(scale)
             placed[site].zero_point.copy_(zero_point)
         raise
@@ -101,11 +104,13 @@ def _observe(
     batches: Iterable[Batch],
     progress: Progress,
 ) -> None:
+    set_mode_(model, "pass")
     for quantizer in placed.values():
         chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
         grid = quantizer.grid
         quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=grid.axis)
-        quantizer.mode = "pass" if _is_weight(quantizer.site) else "observe"
+        if not _is_weight(quantizer.site):
+            quantizer.mode = "observe"
     done, total = 0, len(batches) if isinstance(batches, Sized) else 0
     for done, batch in enumerate(batches, start=1):
         for quantizer in placed.values():

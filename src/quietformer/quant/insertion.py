@@ -146,6 +146,8 @@ def _place_one_(model: PreTrainedModel, name: str, grid: Grid) -> None:
     if what == "weight":
         if weight is None:
             raise CheckpointError(f"{owner!r} has no weight to quantize")
+        if grid.token:
+            raise CheckpointError(f"{name}: a weight has no tokens, so its grid cannot be {grid}")
         if grid.axis is not None and grid.axis >= weight.dim():
             raise CheckpointError(
                 f"{name}: a weight of {weight.dim()} dimensions has no channels in dimension {grid.axis}"

@@ -21,6 +21,8 @@ from quietformer.results.quantize import KeptTensor, PlanInfo, PlannedTensor
 
 FUSED = "read only by an activation function, quantized after it"
 
+CHANNELS_FIRST = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+
 ALWAYS_TAPPED = ("query", "key", "value", "scores", "probabilities", "context")
 
 
@@ -127,7 +129,10 @@ class _Planner:
             self._choose(f"{step.site}:output", "activation", step)
         elif step.kind == "tap" and (tap := _tap(step)):
             owner = step.site.partition(f".{CORE}.")[0]
-            if tap in placement.attention or (tap == "gate" and self.spec.gate):
+            if tap == "context" and placement.everywhere and self.spec.granularity == "token":
+                # Its heads are apart; the output projection reads them as one row a token (`_cover_inputs`).
+                self._refuse(f"{owner}:context", "quantized per token where the output projection reads it")
+            elif tap in placement.attention or (tap == "gate" and self.spec.gate):
                 self._choose(f"{owner}:{tap}", "activation", step)
             elif tap == "gate":
                 self._refuse(f"{owner}:gate", "gates stay in full precision unless the spec says gate=True")
@@ -205,7 +210,21 @@ class _Planner:
             self._refuse(name, f"rule {next(str(r) for r in reversed(spec.rules) if _matches(r, name, short))!r}")
             return
         symmetric = spec.weight_symmetric if role == "weight" else spec.activation_symmetric
-        self.chosen[name] = Site(name, short, role, Grid(bits, symmetric, axis))
+        if role == "activation" and spec.granularity == "token" and self._has_tokens(step):
+            self.chosen[name] = Site(name, short, role, Grid(bits, True, token=True))
+        else:
+            self.chosen[name] = Site(name, short, role, Grid(bits, symmetric, axis))
+
+    def _has_tokens(self, step: Step) -> bool:
+        """Whether the last dimension of a step's input and output is the features of one token.
+
+        Not inside attention: a scale for each token of the values does not leave the sum over tokens. Not around
+        convolutions: their channels come first.
+        """
+        if step.kind == "tap" or isinstance(step.module, (nn.Linear, Conv1D)):
+            return step.kind != "tap"
+        around = [step, *(origin for source in step.sources for _, origin in self.seen.origins(source))]
+        return not any(isinstance(one.module, CHANNELS_FIRST) for one in around)
 
     def _refuse(self, name: str, why: str) -> None:
         self.refused.setdefault(name, why)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quietformer.attention.core import Tap
 from quietformer.errors import QuietformerError, SpecError
-from quietformer.quant.affine import fake_quantize, levels, qparams
+from quietformer.quant.affine import fake_quantize, fake_quantize_tokens, levels, qparams
 from quietformer.quant.estimators.base import RangeEstimator
 
 MARK = "quietformer::Site"
@@ -20,26 +20,29 @@ MARK = "quietformer::Site"
 marking: ContextVar[bool] = ContextVar("marking", default=False)
 """True while our own exporter traces: quantizers then leave marks in the graph instead of computing."""
 
-_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]))?")
+_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]|token))?")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Bits, symmetry and channel dimension of a quantizer; written as `s8@0`."""
+    """Bits, symmetry and what has a scale of its own; written as `u8`, `s8@0` or `s8@token`."""
 
     bits: int
     symmetric: bool
     axis: int | None = None  # the channel dimension; None: one scale for the whole tensor
+    token: bool = False  # a scale for each token, found while the model runs; such a grid is symmetric
 
     def __str__(self) -> str:
-        return f"{'s' if self.symmetric else 'u'}{self.bits}" + ("" if self.axis is None else f"@{self.axis}")
+        where = "@token" if self.token else "" if self.axis is None else f"@{self.axis}"
+        return f"{'s' if self.symmetric else 'u'}{self.bits}{where}"
 
     @classmethod
     def parse(cls, code: str) -> Grid:
         match = _CODE.fullmatch(code)
-        if match is None or not 2 <= int(match[2]) <= 16:
-            raise SpecError(f"cannot read grid {code!r}; write u8, s8 or s8@0, with 2 to 16 bits")
-        return cls(int(match[2]), match[1] == "s", None if match[3] is None else int(match[3]))
+        if match is None or not 2 <= int(match[2]) <= 16 or (match[1], match[3]) == ("u", "token"):
+            raise SpecError(f"cannot read grid {code!r}; write u8, s8, s8@0 or s8@token, with 2 to 16 bits")
+        token = match[3] == "token"
+        return cls(int(match[2]), match[1] == "s", None if token or match[3] is None else int(match[3]), token)
 
 
 class Quantizer(Tap):
@@ -54,6 +57,8 @@ class Quantizer(Tap):
         self.grid = grid
         self.mode: Literal["quantize", "observe", "pass"] = "quantize"
         self.estimator: RangeEstimator | None = None
+        if grid.token:
+            return  # nothing to calibrate, and nothing to store
         shape = () if channels is None else (channels,)
         # The scale is stored as the bit pattern of its float32 value: casting the model to bfloat16, as loaders do with every
         # floating-point tensor, must not change the grid.
@@ -67,6 +72,8 @@ class Quantizer(Tap):
     @property
     def calibrated(self) -> bool:
         """Whether scale and zero point are usable: before calibration the scale is zero, in a damaged file it may be infinite."""
+        if self.grid.token:
+            return True
         usable = (self.scale > 0) & self.scale.isfinite()
         return bool((usable & (self.zero_point >= 0) & (self.zero_point <= levels(self.grid.bits))).all())
 
@@ -82,6 +89,8 @@ class Quantizer(Tap):
 
     def rounded(self, x: Tensor) -> Tensor:
         """The tensor on the grid, whatever the mode."""
+        if self.grid.token:
+            return fake_quantize_tokens(x, bits=self.grid.bits)
         return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
 
     def _observe(self, x: Tensor) -> None:

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch, run
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
-from quietformer.quant.affine import fake_quantize
 from quietformer.quant.calibration import full_precision, set_mode_
 from quietformer.quant.insertion import quantizers, weight_of
 from quietformer.quant.placement import QuantPlan, Site
-from quietformer.quant.quantizer import Quantizer
+from quietformer.quant.tensor_loss import TensorLoss
 from quietformer.results.quantize import Sensitivity, TensorSensitivity
 
 
@@ -30,48 +28,28 @@ class Measure:
     value: Callable[[], float]
 
 
-class _Noise:
-    """The power of a tensor and of its quantization error."""
-
-    def __init__(self, quantizer: Quantizer) -> None:
-        self.quantizer = quantizer
-        self.seen = 0
-        self.signal = self.noise = 0.0
-
-    def observe(self, x: Tensor) -> None:
-        quantizer = self.quantizer
-        x = x.detach().float()
-        grid = quantizer.grid
-        error = fake_quantize(x, quantizer.scale, quantizer.zero_point, bits=grid.bits, axis=grid.axis) - x
-        self.signal += float(x.double().square().sum())
-        self.noise += float(error.double().square().sum())
-        self.seen += 1
-
-    @property
-    def decibels(self) -> float | None:
-        """The signal-to-noise ratio; None where there is no error or no signal."""
-        if not self.noise or not self.signal:
-            return None
-        return 10 * math.log10(self.signal / self.noise)
-
-
 def signal_to_noise(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[str, float | None]:
     """The signal-to-quantization-noise ratio of every calibrated tensor in decibels, with inputs in full precision."""
+    return {site: loss.decibels for site, loss in tensor_losses(model, batches).items()}
+
+
+def tensor_losses(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[str, TensorLoss]:
+    """What the grid of every calibrated tensor takes from it, with inputs in full precision; one pass."""
     placed = quantizers(model)
-    noises = {site: _Noise(quantizer) for site, quantizer in placed.items()}
+    losses = {site: TensorLoss(quantizer) for site, quantizer in placed.items()}
     with full_precision(model), torch.no_grad():
         try:
             for site, quantizer in placed.items():
                 if site.endswith(":weight"):
-                    noises[site].observe(weight_of(model, site))
+                    losses[site].observe(weight_of(model, site))
                 else:
-                    quantizer.estimator, quantizer.mode = noises[site], "observe"  # type: ignore[assignment]
+                    quantizer.estimator, quantizer.mode = losses[site], "observe"  # type: ignore[assignment]
             for batch in batches:
                 run(model, batch)
         finally:
             for quantizer in placed.values():
                 quantizer.estimator = None
-    return {site: noise.decibels for site, noise in noises.items()}
+    return losses
 
 
 def sensitivity(
@@ -85,7 +63,7 @@ def sensitivity(
     with full_precision(model):
         nothing = measure.value()
         rows = []
-        noise = signal_to_noise(model, batches)
+        losses = tensor_losses(model, batches)
         for done, site in enumerate(plan.sites, start=1):
             set_mode_(model, "quantize", [site.name])
             only = measure.value()
@@ -94,9 +72,7 @@ def sensitivity(
             without = measure.value()
             set_mode_(model, "pass")
             rows.append(
-                _row(site, placed[site.name], noise).model_copy(
-                    update={"only": _finite(only), "without": _finite(without)}
-                )
+                _row(site, losses[site.name]).model_copy(update={"only": _finite(only), "without": _finite(without)})
             )
             progress.step("measuring each tensor", done, len(plan.sites))
 
@@ -114,18 +90,20 @@ def sensitivity(
 
 def noise_by_tensor(model: PreTrainedModel, plan: QuantPlan, batches: list[Batch]) -> Sensitivity:
     """The range and signal-to-noise ratio of every tensor, the noisiest first; cheap, one pass over the batches."""
-    noise = signal_to_noise(model, batches)
-    placed = quantizers(model)
-    rows = [_row(site, placed[site.name], noise) for site in plan.sites]
+    losses = tensor_losses(model, batches)
+    rows = [_row(site, losses[site.name]) for site in plan.sites]
     rows.sort(key=lambda row: math.inf if row.sqnr_db is None else row.sqnr_db)
     return Sensitivity(measure=None, everything=None, nothing=None, rows=rows)
 
 
-def _row(site: Site, quantizer: Quantizer, noise: dict[str, float | None]) -> TensorSensitivity:
-    lo, hi = quantizer.range()
+def _row(site: Site, loss: TensorLoss) -> TensorSensitivity:
+    if site.grid.token:
+        lo, hi = loss.lo, loss.hi  # every token has a range of its own; together they reach so far
+    else:
+        lowest, highest = loss.quantizer.range()
+        lo, hi = float(lowest.min()), float(highest.max())
     return TensorSensitivity(
-        site=site.name, short=site.short, role=site.role, grid=str(site.grid), lo=float(lo.min()), hi=float(hi.max()),
-        sqnr_db=noise[site.name], only=None, without=None,
+        site=site.name, short=site.short, role=site.role, grid=str(site.grid), lo=lo, hi=hi, sqnr_db=loss.decibels,
     )  # fmt: skip
 
 

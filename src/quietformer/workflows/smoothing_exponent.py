@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from quietformer.config.quantization import QuantSpec
-from quietformer.quant.affine import fake_quantize, qparams
+from quietformer.quant.affine import fake_quantize, fake_quantize_tokens, qparams
 from quietformer.transforms.channel_ranges import smoothing
 from quietformer.transforms.smoothquant import Exponent
 
@@ -37,6 +37,8 @@ def least_error_exponent(spec: QuantSpec) -> Exponent:
 
 def _input_on_grid(sample: Tensor, spec: QuantSpec) -> Tensor:
     bits = spec.activation_bits
+    if spec.granularity == "token":
+        return fake_quantize_tokens(sample, bits=bits)
     scale, zero_point = qparams(sample.amin(), sample.amax(), bits=bits, symmetric=spec.activation_symmetric)
     return fake_quantize(sample, scale, zero_point, bits=bits, axis=None)
 

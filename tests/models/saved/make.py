@@ -110,6 +110,9 @@ def examples(newest: int) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
         model = add("products_quantized", made("bert", qf.AttentionSpec(gate=qf.LinearGate())), text())
         qf.quantize_(model, qf.QuantSpec(placement="matmul", per_channel=True), text())
         qf.calibrate_(model, [text(), text()])
+        model = add("tokens_quantized", made("opt"), text())
+        qf.quantize_(model, qf.QuantSpec(placement="matmul", granularity="token"), text())
+        qf.calibrate_(model, [text(), text()])
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from quietformer.config.options.base import Flag, Options, Texts
-from quietformer.config.quantization import QuantRule, QuantSpec, estimators, parse_bits, placements
+from quietformer.config.quantization import Granularity, QuantRule, QuantSpec, estimators, parse_bits, placements
 
 
 class QuantSpecOptions(Options):
@@ -17,6 +17,13 @@ class QuantSpecOptions(Options):
     placement: Annotated[str, Flag("NAME")] = Field(
         default="paper",
         description="Which tensors are quantized: paper (every tensor), matmul (inputs of matrix products), linear.",
+    )
+    granularity: Granularity = Field(
+        default="tensor",
+        description="Scales of activations: one per tensor, calibrated, or one per token, found while the model runs.",
+    )
+    symmetric: bool = Field(
+        default=False, description="Signed activations with zero point 0, as TensorRT and similar targets need."
     )
     weights: Annotated[str, Flag("ESTIMATOR")] = Field(
         default="minmax", description="Range of weights: minmax, mse, percentile."
@@ -44,6 +51,8 @@ class QuantSpecOptions(Options):
             weights=estimators.read(self.weights.replace("-", "_")),
             activations=estimators.read(self.acts.replace("-", "_")),
             per_channel=self.per_channel,
+            granularity=self.granularity,
+            activation_symmetric=self.symmetric,
             head=self.head,
             gate=self.gate,
             rules=tuple(QuantRule.parse(text) for text in self.keep),
