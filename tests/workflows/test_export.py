@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel
 import quietformer as qf
 from quietformer.data.known_items import FEWEST
 from quietformer.data.tokenizers import train_tokenizer
+from quietformer.deployment.openvino_runtime import OpenVinoModel
 from tests.commands import fails
 from tests.speech import whisper, write_speech
 
@@ -71,7 +72,7 @@ def test_too_little_quality_ships_nothing(run, encoder, tmp_path, earlier):
     assert f"reaches cosine {report['real']['cosine']:.4f}" in line
     assert "asks for 0.999999" in line
     assert "nothing was written" in line
-    assert "real INT8 ONNX" in out  # the table of what was reached
+    assert "real INT8, ONNX Runtime" in out  # the table of what was reached
     left = {path.name for path in tmp_path.iterdir()}
     assert left == ({"int8", "report.json"} if earlier else {"report.json"})
     if earlier:
@@ -85,6 +86,7 @@ def test_python_gets_the_report_with_the_error_and_what_the_search_tried(encoder
             encoder / "model", tmp_path / "int8", texts=encoder / "texts.txt", eval_texts=encoder / "other.txt",
             sequences=8, calibration=1, batch_size=4, length=24, timed=False, bits="w3a3", min_quality={"cosine": 1.5},
         )  # fmt: skip
+    assert "in ONNX Runtime reaches cosine" in str(caught.value)
     report = caught.value.report
     assert isinstance(report, qf.Report)
     assert any(step.kept for step in report.steps)
@@ -123,7 +125,7 @@ def test_a_speech_model_is_exported_as_its_encoder_and_scored_by_its_words(run, 
     assert code == 0, error
     report = json.loads((tmp_path / "int8" / "report.json").read_text())
     assert report["model"]["class_name"] == "WhisperEncoder"
-    assert report["export"]["cosine_to_simulation"] > 0.99
+    assert all(one["agreement"]["cosine"] > 0.99 for one in report["export"]["runtimes"])
     assert {*report["fp32"]} >= {"cosine", "wer"}
     assert report["real"]["wer"] is not None
     assert (tmp_path / "int8" / "preprocessor_config.json").is_file()
@@ -132,3 +134,12 @@ def test_a_speech_model_is_exported_as_its_encoder_and_scored_by_its_words(run, 
     assert (
         run("export", tmp_path / "model", tmp_path / "none", "--audio", speech, *small, "--no-search", *worse)[0] == 3
     )
+
+
+def test_every_runtime_must_have_the_quality(run, encoder, tmp_path, monkeypatch):
+    right = OpenVinoModel.run
+    monkeypatch.setattr(OpenVinoModel, "run", lambda self, feeds: -right(self, feeds))
+    code, _, error = export(run, encoder, tmp_path / "int8", "--min-quality", "cosine=0.9")
+    assert code == 3
+    assert "real INT8 in OpenVINO reaches cosine -" in error
+    assert not (tmp_path / "int8").exists()

@@ -70,9 +70,9 @@ def torchao_model(model: PreTrainedModel, example: Batch) -> tuple[Run, str]:
             compiled: Any = torch.compile(mine, dynamic=True)
             with torch.no_grad():
                 compiled(**inputs)
-            return lambda batch: run(compiled, batch), "torch, compiled"
+            return torch.no_grad()(lambda batch: run(compiled, batch)), "torch, compiled"
         except Exception:  # no compiler, or something it cannot translate
-            return lambda batch: run(mine, batch), "torch, eager"
+            return torch.no_grad()(lambda batch: run(mine, batch)), "torch, eager"
 
 
 def smoothquant_model(model: PreTrainedModel, batches: list[Batch], spec: QuantSpec) -> PreTrainedModel:

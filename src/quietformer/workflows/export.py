@@ -19,7 +19,7 @@ from quietformer.errors import QualityError, QuietformerError
 from quietformer.files import whole_folder
 from quietformer.progress import SILENT, Progress
 from quietformer.results import numbers
-from quietformer.results.export import BaselineRow, ExportReport, SearchStep
+from quietformer.results.export import TITLES, BaselineRow, ExportReport, SearchStep
 from quietformer.results.quality import better_of
 from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
@@ -102,15 +102,16 @@ def _check_measured(limits: dict[str, float], evaluation: Evaluation) -> None:
 
 
 def _check_quality(limits: dict[str, float], report: ExportReport) -> None:
-    """Refuse a model that is worse than asked for, or that gives no number any more."""
-    for name, limit in limits.items():
-        reached = report.real[name]
-        if reached is None or (reached > limit if better_of(name) == "lower" else reached < limit):
-            raise QualityError(
-                f"real INT8 reaches {name} {numbers.metric(reached, name)}, --min-quality asks for {numbers.quoted(limit)}; "
-                f"{_tried(report)}; nothing was written",
-                report,
-            )
+    """Refuse a model that is worse than asked for in one of its runtimes, or that gives no number any more."""
+    for runtime, metrics in report.real_by_runtime.items():
+        for name, limit in limits.items():
+            reached = metrics[name]
+            if reached is None or (reached > limit if better_of(name) == "lower" else reached < limit):
+                raise QualityError(
+                    f"real INT8 in {TITLES[runtime]} reaches {name} {numbers.metric(reached, name)}, --min-quality asks for "
+                    f"{numbers.quoted(limit)}; {_tried(report)}; nothing was written",
+                    report,
+                )
 
 
 def _tried(report: ExportReport) -> str:
