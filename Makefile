@@ -8,7 +8,7 @@ TIMM := $(VENV)/timm
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo tables graph schemas families bench quantization paper clean
+.PHONY: help setup test check browser demo tables graph schemas families bench int8 quantization paper clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,8 +43,8 @@ test: check browser ## everything that must hold before a change lands
 # One thread a worker: two workers with two threads each only wait for one another.
 	OMP_NUM_THREADS=1 QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
 
-demo: $(READY) ## find MiniLM's outliers, see INT8 break it, heal it, ship it: six minutes; leaves demo/report.html
-	$(PY) -m quietformer retrofit minilm demo --steps 400 --sequences 128 --seeds 1
+demo: $(READY) ## find MiniLM's outliers, see INT8 break it, ship INT8 that works: under six minutes; leaves demo/int8
+	$(PY) -m quietformer retrofit minilm demo --sequences 128 --seeds 1
 
 tables: $(READY) ## write every table of README.md and docs/ from the kept results; measures nothing
 	$(PY) -m experiments.tables
@@ -68,9 +68,13 @@ bench: $(READY) ## measure again: what things cost, as ratios against doing with
 	$(PY) -m experiments.speed.range_search --keep
 	$(PY) -m experiments.speed.integer_products --keep
 	$(PY) -m experiments.speed.training_steps --keep
-# OpenVINO is only ever compared with; it stays out of the environment.
-	test -d $(VENV)/openvino || $(PY) -m pip install --quiet --target $(VENV)/openvino --no-deps openvino openvino-telemetry || true
-	PYTHONPATH=$(abspath $(VENV)/openvino) $(PY) -m experiments.speed.runtimes --keep
+	$(PY) -m experiments.speed.runtimes --keep
+	$(PY) -m experiments.tables
+
+# torchao only here: wherever it is installed, transformers imports it in every process.
+int8: $(READY) ## measure again: the model folders in MODELS by every INT8 tool
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[baselines]'
+	$(PY) -m experiments.int8.compare $(MODELS) --keep -- --threads 1
 	$(PY) -m experiments.tables
 
 quantization: $(READY) ## measure again: MiniLM and the small models in RUNS, quantized and exported

@@ -15,6 +15,7 @@ from typing import Any
 from experiments import families, recipe_fields
 from experiments.documents import between, markdown
 from experiments.inspection import small_models
+from experiments.int8 import compare as int8
 from experiments.provenance import ROOT
 from experiments.quantization import minilm_and_small_models as quantization
 from experiments.retrofit import balance_alpha, minilm, parts
@@ -32,6 +33,7 @@ Draw = Callable[[Any], str]
 TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
     ("README.md", "retrofit"): ("retrofit/minilm", minilm.short),
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
+    ("docs/int8.md", "int8"): ("int8/compare", int8.table),
     ("docs/retrofit.md", "ablation"): ("retrofit/parts", parts.table),
     ("docs/retrofit.md", "balance"): ("retrofit/balance_alpha", balance_alpha.table),
     ("docs/retrofit.md", "demo"): ("retrofit/demo", retrofits.table),

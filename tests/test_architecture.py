@@ -29,7 +29,7 @@ ALLOWED = {
     "models": BASE | {"config", "attention", "architectures", "transforms", "quant"},
     "data": BASE | {"config", "results", "architectures", "models"},
     "analysis": {
-        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "data",
+        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
     },
     "training": {
         "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
@@ -38,8 +38,8 @@ ALLOWED = {
     "deployment": BASE | {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
-    "workflows": {
-        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+    "workflows": BASE | {
+        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis", "training", "deployment",
     },
     "study": BASE | {"progress", "config", "results", "rendering", "training", "workflows"},

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.provenance import keep
+from quietformer.results.export import LatencyRow
 
 RESULT = Path(__file__).with_suffix(".json")
 SMALL = [f"{family}-{variant}" for family in ("bert", "opt") for variant in ("softmax", "clipped", "gated")]
@@ -109,10 +110,11 @@ def latency_table(figures: dict[str, Any]) -> list[str]:
     ]
     for key in ("per tensor", "uint8"):
         export = figures["minilm"][key]["export"]
-        for row in export["latency"]:
+        for row in map(LatencyRow.model_validate, export["latency"]):
+            runs = [row.run(*which) for which in (("torch", "fp32"), ("onnxruntime", "fp32"), ("onnxruntime", "int8"))]
+            times = " | ".join(f"{run.median_ms:.1f}" for run in runs)
             lines.append(
-                f"| {export['weight_type']} | {row['batch']} | {row['length']} | {row['torch_fp32_ms']:.1f} "
-                f"| {row['onnx_fp32_ms']:.1f} | {row['onnx_int8_ms']:.1f} | {row['speedup']:.2f} |"
+                f"| {export['weight_type']} | {row.batch} | {row.length} | {times} | {row.speedup(runs[-1]):.2f} |"
             )
     return lines
 

@@ -1,4 +1,4 @@
-"""MiniLM exported: fp32 against INT8 in ONNX Runtime, and the same files in OpenVINO where it is installed.
+"""MiniLM exported: fp32 against INT8 in ONNX Runtime, and the same files in OpenVINO.
 
     python -m experiments.speed.runtimes [--keep]
 
@@ -12,11 +12,11 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
 import torch
 
 import quietformer as qf
@@ -24,30 +24,13 @@ from experiments.provenance import keep, keep_option_
 from experiments.speed.turns import fastest, machine
 from quietformer.config.quantization import QuantSpec
 from quietformer.deployment.onnx_export import FLOATING, export_onnx
+from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.openvino_runtime import OpenVinoModel
+from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.usage_note import INTEGER
 from quietformer.models.open_any import open_model
 
 SHAPES = [(1, 16), (1, 128), (8, 128)]
-Inputs = dict[str, np.ndarray]
-
-
-def in_onnxruntime(path: Path) -> Callable[[Inputs], object]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    wanted = {given.name for given in session.get_inputs()}
-    return lambda inputs: session.run(None, {name: value for name, value in inputs.items() if name in wanted})
-
-
-def in_openvino(path: Path) -> Callable[[Inputs], object] | None:
-    try:
-        import openvino
-    except ImportError:
-        return None
-    compiled = openvino.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"})
-    wanted = {name for given in compiled.inputs for name in given.names}
-    request = compiled.create_infer_request()
-    return lambda inputs: request.infer({name: value for name, value in inputs.items() if name in wanted})
 
 
 def main() -> None:
@@ -74,25 +57,26 @@ def main() -> None:
     figures: dict[str, Any] = {"machine": machine(), "rows": []}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        export_onnx(model, folder, calibration[:1], options=qf.OnnxOptions(keep_fp32=True, timed=False))
+        export_onnx(
+            model, folder, calibration[:1], options=qf.OnnxOptions(keep_fp32=True, timed=False, runtime="onnxruntime")
+        )
         figures["export_seconds"] = time.perf_counter() - start
         files = {"fp32": Path(folder) / FLOATING, "INT8": Path(folder) / INTEGER}
-        runtimes = {f"onnxruntime {kind}": in_onnxruntime(path) for kind, path in files.items()}
-        figures["machine"]["onnxruntime"] = onnxruntime.__version__
-        for kind, path in files.items():
-            if (found := in_openvino(path)) is not None:
-                runtimes[f"OpenVINO {kind}"] = found
+        figures["machine"] |= {name: version(name) for name in ("onnxruntime", "openvino")}
+        runtimes: dict[str, RuntimeModel] = {
+            f"onnxruntime {kind}": OnnxModel(path, threads=1) for kind, path in files.items()
+        }
+        runtimes |= {f"OpenVINO {kind}": OpenVinoModel(path, threads=1) for kind, path in files.items()}
         for sequences, length in SHAPES:
             given = batch(sequences, length)
-            inputs = {name: tensor.numpy() for name, tensor in given.items()}
 
             def in_torch(given: dict[str, torch.Tensor] = given) -> None:
                 with torch.no_grad():
                     shipped(**given)
 
             peers: dict[str, Callable[[], object]] = {"torch fp32": in_torch}
-            for name, run in runtimes.items():
-                peers[name] = lambda run=run, inputs=inputs: run(inputs)  # type: ignore[misc]
+            for name, runtime in runtimes.items():
+                peers[name] = partial(runtime.run, runtime.feeds(given))
             seconds = fastest(peers, arguments.rounds)
             row = {"sequences": sequences, "length": length, "milliseconds": {n: 1e3 * s for n, s in seconds.items()}}
             figures["rows"].append(row)

@@ -19,6 +19,14 @@ class CheckpointError(QuietformerError):
     """A folder that is damaged, foreign or newer than this version."""
 
 
+class QualityError(QuietformerError):
+    """Real INT8 is worse than asked for, and nothing was written; `report` says what was reached and what was tried."""
+
+    def __init__(self, message: str, report: object) -> None:
+        super().__init__(message)
+        self.report = report
+
+
 def in_one_line(error: BaseException, limit: int = 300) -> str:
     """What an error of somebody else's says, fit for one line of ours; its kind where it says nothing."""
     return " ".join(str(error).split())[:limit] or type(error).__name__

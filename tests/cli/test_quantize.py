@@ -140,7 +140,9 @@ def test_a_quantized_folder_loads_and_exports_as_it_was_calibrated(run, place):
     assert figures["runs"][0]["metrics"] == pytest.approx(simulated)
     assert figures["real"]["perplexity"] == pytest.approx(simulated["perplexity"], rel=0.01)
     assert figures["export"]["weights"] + figures["export"]["activations"] == len(quantizers(saved))
-    assert "real INT8 ONNX" in out
+    assert "real INT8, ONNX Runtime" in out
+    assert "real INT8, OpenVINO" in out
+    assert (place / "onnx" / "report.html").is_file()
     assert (place / "onnx" / "tokenizer.json").is_file()
     assert json.loads((place / "onnx" / "report.json").read_text()) == figures
 
@@ -187,7 +189,7 @@ def test_what_cannot_be_balanced_is_told(run, place):
         (("--keep", "*.scores=x"), "cannot read rule"),
         (("--page", "q.txt"), "ending in .html"),
         (("--json", "no/such/place.json"), "no folder"),
-        (("--images", "somewhere"), "one of --texts, --dataset and --images"),
+        (("--images", "somewhere"), "one of --texts, --dataset, --images and --audio"),
         (("--length", 1000), "longer than the 64 positions"),
         (("--eval-texts", "absent.txt"), "absent.txt is not there"),
     ],

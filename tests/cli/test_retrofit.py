@@ -19,7 +19,20 @@ from tests.commands import fails
 from tests.training.pretrained import tiny_pretrained
 from tests.training.recipes import write_prose
 
-QUICK = ("--steps", "6", "--batch-size", "4", "--sequences", "24", "--seeds", "1", "--length", "24")
+QUICK = (
+    "--placement",
+    "paper",
+    "--steps",
+    "6",
+    "--batch-size",
+    "4",
+    "--sequences",
+    "24",
+    "--seeds",
+    "1",
+    "--length",
+    "24",
+)
 
 
 @pytest.fixture

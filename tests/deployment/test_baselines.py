@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -18,15 +19,20 @@ import torch
 import quietformer as qf
 from quietformer.analysis.evaluate import evaluate, reference_run
 from quietformer.data.calibration_data import CalibrationData
-from quietformer.deployment import baselines
+from quietformer.deployment import baselines, onnxruntime_tools, other_tools
+from quietformer.deployment.baselines import OwnExport
 from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.runtimes import size_of
 from quietformer.errors import QuietformerError
 from quietformer.quant.insertion import quantizers
 from quietformer.results.data import DataInfo
 from tests.recorded_progress import RecordedProgress
 from tests.tiny_models import VOCABULARY, build
 
-NAMES = [baselines.STATIC, baselines.STATIC_CHANNELS, baselines.DYNAMIC, baselines.SMOOTH, baselines.PUBLISHED]
+ONNXRUNTIME = [
+    onnxruntime_tools.STATIC, onnxruntime_tools.STATIC_PRODUCTS, onnxruntime_tools.DYNAMIC, onnxruntime_tools.DYNAMIC_CHANNELS,
+]  # fmt: skip
+FP32 = [baselines.FP32, baselines.FP32_OPENVINO]
 PROJECTIONS = 2 * 6
 """Two layers of query, key, value, output and the two of the FFN."""
 
@@ -62,7 +68,7 @@ def quantized(model):
 @pytest.fixture(scope="module")
 def graph(quantized, tmp_path_factory):
     """Exported with sites marked, as the exporter has it: weights stand behind a Transpose."""
-    return baselines._write_fp32(quantized, text(0), tmp_path_factory.mktemp("graph") / "float.onnx")
+    return baselines.write_fp32(quantized, text(0), tmp_path_factory.mktemp("graph") / "float.onnx")
 
 
 def cosine(path, reference):
@@ -84,16 +90,21 @@ def own_temporary(tmp_path, monkeypatch):
     return place
 
 
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_static_quantization_is_of_every_weight(graph, reference, tmp_path, per_channel, own_temporary, capfd, caplog):
-    path = baselines.static_onnxruntime(graph, tmp_path / "static.onnx", text(0), per_channel=per_channel)
+@pytest.mark.parametrize("products_only", [False, True])
+def test_static_quantization_is_of_every_product(
+    graph, reference, tmp_path, products_only, own_temporary, capfd, caplog
+):
+    path = onnxruntime_tools.static_onnxruntime(graph, tmp_path / "static.onnx", text(0), products_only=products_only)
     assert path == tmp_path / "static.onnx"
     assert weights(path)["INT8"] >= PROJECTIONS
-    assert weights(path)["FLOAT"] == 0
     kinds = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert kinds["QuantizeLinear"] > PROJECTIONS
+    norms = [node for node in onnx.load(path).graph.node if node.op_type == "LayerNormalization"]
+    assert norms
+    quantized = [node for node in norms if "Dequantize" in node.input[0] or "dequantized" in node.input[0].lower()]
+    assert bool(quantized) != products_only
     scales = [t for t in onnx.load(path).graph.initializer if t.name.endswith("_scale") and sum(t.dims) > 1]
-    assert bool(scales) == per_channel
+    assert bool(scales) == products_only  # which is per channel
     assert 0.9 < cosine(path, reference) < 1 - 1e-6  # close in a model without outliers, and not the original
     assert not list(own_temporary.iterdir())
     assert capfd.readouterr() == ("", "")
@@ -101,8 +112,11 @@ def test_static_quantization_is_of_every_weight(graph, reference, tmp_path, per_
     assert logging.root.manager.disable == 0
 
 
-def test_dynamic_quantization_is_of_every_weight(graph, reference, tmp_path, own_temporary, capfd):
-    path = baselines.dynamic_onnxruntime(graph, tmp_path / "dynamic.onnx")
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_dynamic_quantization_computes_every_projection_in_integers(
+    graph, reference, tmp_path, per_channel, own_temporary, capfd
+):
+    path = onnxruntime_tools.dynamic_onnxruntime(graph, tmp_path / "dynamic.onnx", per_channel=per_channel)
     assert sum(weights(path).values()) - weights(path)["FLOAT"] >= PROJECTIONS
     assert weights(path)["FLOAT"] == 0
     assert Counter(node.op_type for node in onnx.load(path).graph.node)["MatMulInteger"] == PROJECTIONS
@@ -111,53 +125,80 @@ def test_dynamic_quantization_is_of_every_weight(graph, reference, tmp_path, own
     assert capfd.readouterr() == ("", "")
 
 
-def test_baselines_stand_side_by_side(quantized, reference, own_temporary):
-    before = {name: tensor.clone() for name, tensor in quantized.state_dict().items()}
-    progress = RecordedProgress()
-    spec = qf.QuantSpec(rules=["*:scores"])  # a baseline takes no rules
-    rows = baselines.compare_baselines(quantized, DATA, reference, spec, progress)
-    assert [row.name for row in rows] == NAMES == [what for what, _, _ in progress.steps]
-    for row in rows:
-        assert row.error is None
-        assert row.metrics.names() == list(reference.evaluation.measured)
-        assert 0.9 < row.metrics.cosine < 1 - 1e-6
-        assert row.seconds > 0
-        assert row.what
-        assert (row.bytes is None) == row.name.startswith("Smooth")
-    figures = {row.name: row.metrics.cosine for row in rows}
-    assert figures[baselines.PUBLISHED] > figures[baselines.SMOOTH]  # less is quantized
-    assert all(torch.equal(tensor, before[name]) for name, tensor in quantized.state_dict().items())
-    assert {quantizer.mode for quantizer in quantizers(quantized).values()} == {"quantize"}
-    assert not list(own_temporary.iterdir())
+@pytest.fixture(scope="module")
+def ours(quantized, tmp_path_factory):
+    """The export of the quantized model, in both runtimes."""
+    folder = tmp_path_factory.mktemp("ours") / "out"
+    details = qf.export_onnx(quantized, folder, text(1), options=qf.OnnxOptions(weight_type="int8", timed=False))
+    return OwnExport(folder, details.runtimes, qf.QuantSpec(rules=["*:scores"]), 1.5, 1)
 
 
-def test_without_a_graph_one_is_exported_once(model, graph, reference, monkeypatch):
-    written = []
-
-    def write(model, batches, path):
-        written.append(path)
-        return shutil.copy(graph, path)
-
-    monkeypatch.setattr(baselines, "_write_fp32", write)
-    monkeypatch.setattr(baselines, "migrate_", fail)
-    rows = baselines.compare_baselines(model, DATA, reference, qf.QuantSpec())
-    assert [row.name for row in rows if row.error is None] == NAMES[:3]
-    assert len(written) == 1
-    assert not written[0].exists()
-    assert not quantizers(model)
+def test_nncf_gets_single_sequences_without_padding():
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    batch = {"input_ids": torch.arange(8).reshape(2, 4), "attention_mask": mask, "labels": mask}
+    first, second = other_tools.single_sequences([batch])
+    assert first["input_ids"].tolist() == [[0, 1, 2]]
+    assert second["input_ids"].tolist() == [[4, 5, 6, 7]]
+    assert "labels" not in first
+    pixels = {"pixel_values": torch.zeros(2, 3, 4, 4)}
+    assert [one["pixel_values"].shape for one in other_tools.single_sequences([pixels])] == [(1, 3, 4, 4)] * 2
 
 
 def fail(*args, **kwargs):
     raise RuntimeError("it went\nwrong")
 
 
-def test_a_failing_baseline_does_not_stop_the_others(model, reference, monkeypatch):
+def test_tools_stand_side_by_side(quantized, reference, ours, own_temporary, monkeypatch):
+    monkeypatch.setattr(torch, "compile", fail)  # takes long, and is not everywhere
+    before = {name: tensor.clone() for name, tensor in quantized.state_dict().items()}
+    progress = RecordedProgress()
+    rows = {row.name: row for row in baselines.compare_baselines(quantized, DATA, reference, ours, progress)}
+    assert [*rows, "timing all tools in turns"] == [what for what, _, _ in progress.steps]
+    own = [name for name, row in rows.items() if row.ours]
+    assert {"Quietformer, ONNX Runtime", "Quietformer, OpenVINO"} <= set(own)
+    assert {*FP32, *ONNXRUNTIME, baselines.NNCF, baselines.TORCHAO, baselines.SMOOTH, *own} <= set(rows)
+    for name, row in rows.items():
+        assert row.what
+        if name == baselines.TORCHAO and find_spec("torchao") is None:
+            assert row.error == f"{name}: torchao is not installed; pip install quietformer[baselines]"
+            continue
+        assert row.error is None
+        assert row.metrics.names() == list(reference.evaluation.measured)
+        assert row.seconds > 0
+        assert row.runtime
+        assert (row.bytes is None) == (name in (baselines.TORCHAO, baselines.SMOOTH))
+        assert (row.fastest_ms is None) == (name == baselines.SMOOTH)
+        assert row.metrics.cosine > 0.9
+        assert (row.metrics.cosine > 1 - 1e-6) == (name == baselines.FP32)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in quantized.state_dict().items())
+    assert {quantizer.mode for quantizer in quantizers(quantized).values()} == {"quantize"}
+    assert not list(own_temporary.iterdir())
+
+
+def test_tools_that_fail_or_are_missing_do_not_stop_the_others(model, graph, reference, ours, monkeypatch):
+    written = []
+
+    def write(model, batches, path):
+        written.append(path)
+        return Path(shutil.copy(graph, path))
+
+    monkeypatch.setattr(baselines, "write_fp32", write)
+    monkeypatch.setattr(other_tools, "migrate_", fail)
     monkeypatch.setattr(onnxruntime.quantization, "quantize_static", fail)
     monkeypatch.setattr(onnxruntime.quantization, "quantize_dynamic", fail)
-    rows = baselines.compare_baselines(model, DATA, reference, qf.QuantSpec())
-    assert [row.error for row in rows] == [*(f"{name}: it went wrong" for name in NAMES[:3]), None, None]
-    assert all(row.metrics is None and row.seconds is None for row in rows[:3])
-    assert all(row.metrics.cosine > 0.9 for row in rows[3:])
+    monkeypatch.setattr(other_tools, "find_spec", lambda package: None)
+    rows = {row.name: row for row in baselines.compare_baselines(model, DATA, reference, ours)}
+    failed = {name: row.error for name, row in rows.items() if row.error is not None}
+    missing = {baselines.NNCF: "nncf", baselines.TORCHAO: "torchao"}
+    assert failed == {name: f"{name}: it went wrong" for name in (*ONNXRUNTIME, baselines.SMOOTH)} | {
+        name: f"{name}: {package} is not installed; pip install quietformer[baselines]"
+        for name, package in missing.items()
+    }
+    assert all(row.metrics is None and row.fastest_ms is None for row in rows.values() if row.error)
+    assert all(row.fastest_ms > 0 for row in rows.values() if not row.error)
+    assert len(written) == 1
+    assert not written[0].exists()
+    assert not quantizers(model)
 
 
 def test_a_gemm_with_a_turned_weight_is_quantized(tmp_path):
@@ -173,7 +214,7 @@ def test_a_gemm_with_a_turned_weight_is_quantized(tmp_path):
     )
     opsets = [onnx.helper.make_opsetid("", 21)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "gemm.onnx")
-    path = baselines.dynamic_onnxruntime(tmp_path / "gemm.onnx", tmp_path / "out.onnx")
+    path = onnxruntime_tools.dynamic_onnxruntime(tmp_path / "gemm.onnx", tmp_path / "out.onnx")
     stored = {t.name: torch.from_numpy(onnx.numpy_helper.to_array(t).copy()) for t in onnx.load(path).graph.initializer}
     integers, scale = stored["weight_quantized"], stored["weight_scale"]
     assert integers.dtype == torch.int8
@@ -183,15 +224,18 @@ def test_a_gemm_with_a_turned_weight_is_quantized(tmp_path):
 
 
 def test_graphs_with_weights_in_a_second_file(graph, reference, tmp_path, monkeypatch, own_temporary):
-    expected = cosine(baselines.dynamic_onnxruntime(graph, tmp_path / "small.onnx"), reference)
-    monkeypatch.setattr(baselines, "LARGE", 0)
+    expected = cosine(onnxruntime_tools.dynamic_onnxruntime(graph, tmp_path / "small.onnx"), reference)
+    monkeypatch.setattr(onnxruntime_tools, "LARGE", 0)
     (tmp_path / "large").mkdir()
     onnx_ir.save(onnx_ir.load(graph), tmp_path / "large" / "float.onnx", external_data="float.onnx.data")
-    for write in (baselines.dynamic_onnxruntime, lambda *paths: baselines.static_onnxruntime(*paths, text(0))):
+    for write in (
+        onnxruntime_tools.dynamic_onnxruntime,
+        lambda *paths: onnxruntime_tools.static_onnxruntime(*paths, text(0)),
+    ):
         path = write(tmp_path / "large" / "float.onnx", tmp_path / "out.onnx")
         assert path.with_name("out.onnx.data").exists()
         assert cosine(path, reference) == pytest.approx(expected, abs=0.05)
-        assert baselines._bytes(path) > path.stat().st_size
+        assert size_of(path) > path.stat().st_size
     assert not list(own_temporary.iterdir())
 
 
@@ -200,13 +244,13 @@ def test_errors_are_one_line_that_names_the_baseline(graph, tmp_path):
     garbage.write_bytes(b"no graph")
     out = tmp_path / "out.onnx"
     for call, name in (
-        (lambda: baselines.dynamic_onnxruntime(garbage, out), baselines.DYNAMIC),
-        (lambda: baselines.static_onnxruntime(garbage, out, text(0)), baselines.STATIC),
-        (lambda: baselines.static_onnxruntime(graph, out, []), baselines.STATIC),
-        (lambda: baselines.dynamic_onnxruntime(Path("nowhere.onnx"), out), baselines.DYNAMIC),
+        (lambda: onnxruntime_tools.dynamic_onnxruntime(garbage, out), onnxruntime_tools.DYNAMIC),
+        (lambda: onnxruntime_tools.static_onnxruntime(garbage, out, text(0)), onnxruntime_tools.STATIC),
+        (lambda: onnxruntime_tools.static_onnxruntime(graph, out, []), onnxruntime_tools.STATIC),
+        (lambda: onnxruntime_tools.dynamic_onnxruntime(Path("nowhere.onnx"), out), onnxruntime_tools.DYNAMIC),
     ):
         with pytest.raises(QuietformerError, match=f"^{name}: [^\n]+$"):
             call()
     assert not out.exists()
     with pytest.raises(QuietformerError, match="there is no folder"):
-        baselines.dynamic_onnxruntime(graph, tmp_path / "nowhere" / "out.onnx")
+        onnxruntime_tools.dynamic_onnxruntime(graph, tmp_path / "nowhere" / "out.onnx")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import quietformer as qf
 from quietformer.config.options.retrofit import RetrofitOptions
+from quietformer.deployment.usage_note import INTEGER
 from quietformer.models.open_any import open_model
 from quietformer.results.retrofit import RetrofitReport
 from quietformer.workflows import measure_before_after as measure_side
@@ -22,7 +24,7 @@ from tests.told import Remembered
 from tests.training.pretrained import tiny_pretrained
 from tests.training.recipes import write_prose
 
-QUICK = {"steps": 6, "batch_size": 4, "sequences": 24, "seeds": 1, "length": 24, "real": False}
+QUICK = {"placement": "paper", "steps": 6, "batch_size": 4, "sequences": 24, "seeds": 1, "length": 24, "real": False}
 
 
 @pytest.fixture
@@ -193,3 +195,54 @@ def test_a_model_with_code_of_its_own_is_retrofitted_if_it_is_trusted(tmp_path, 
     again = workflow.retrofit(loud, out, trusting)
     assert again.after == report.after
     assert workflow.retrofit(loud, out, options) == again  # whether code is trusted makes no other retrofit
+
+
+@pytest.fixture
+def shippable(options):
+    """Real INT8 at matrix products, the default."""
+    return options.model_copy(update={"placement": "matmul", "real": True})
+
+
+def test_without_training_where_that_is_enough(tmp_path, loud, shippable):
+    """Nothing is trained, real INT8 is shipped, and ONNX Runtime agrees with the metrics that are told."""
+    out, told = tmp_path / "out", Remembered()
+    report = workflow.retrofit(loud, out, shippable, told)
+    assert report.after is None
+    assert not report.changed
+    assert report.training_free is not None
+    assert report.training_free.real
+    assert "next to nothing" in report.sentence
+    assert sorted(path.name for path in out.iterdir() if path.name[0] != ".") == ["int8", "retrofit.json"]
+    assert report.training_free.metrics.cosine == pytest.approx(cosine_of(loud, out, shippable), abs=1e-4)
+    assert workflow.retrofit(loud, out, shippable, told) == RetrofitReport.read(out / "retrofit.json")
+    assert "finished" in told.said[-1]
+
+
+def cosine_of(folder, out, options):
+    """Of mean-pooled embeddings, by onnxruntime and transformers alone, on the text it was measured on."""
+    import onnxruntime
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    session = onnxruntime.InferenceSession(out / "int8" / INTEGER)
+    lines = [line for line in Path(options.texts[0]).read_text(encoding="utf-8").splitlines() if line.strip()]
+    cosines = []
+    for line in lines[:40]:
+        given = tokenizer(line, return_tensors="pt", truncation=True, max_length=options.length)
+        wanted = {item.name for item in session.get_inputs()}
+        ours = session.run(None, {name: x.numpy() for name, x in given.items() if name in wanted})[0]
+        with torch.no_grad():
+            exact = model(**given).last_hidden_state
+        pair = torch.from_numpy(ours).mean(1), exact.mean(1)
+        cosines.append(float(torch.nn.functional.cosine_similarity(*pair)))
+    return sum(cosines) / len(cosines)
+
+
+def test_force_trains_all_the_same_and_the_better_int8_is_kept(tmp_path, loud, shippable):
+    report = workflow.retrofit(loud, tmp_path / "out", shippable.model_copy(update={"force": True}))
+    free, healed = report.training_free, report.healed_int8
+    assert report.changed
+    assert "without training and" in report.sentence
+    better = "healed model" if healed.metrics.cosine > free.metrics.cosine else "original"
+    assert f"that of the {better} is shipped" in report.sentence
+    assert (tmp_path / "out" / "int8" / INTEGER).is_file()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,8 @@ from quietformer.analysis.output_quality import (
     predicted,
     token_scores,
 )
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.analysis.speech import Transcriber
+from quietformer.architectures.forward import Batch, in_eval_mode, model_inputs, run, token_mask
 from quietformer.architectures.task import task_of
 from quietformer.config.tasks import MEASURED, MeasuredTask
 from quietformer.data.token_labels import IGNORED, next_tokens
@@ -56,6 +57,10 @@ class Evaluation:
         """All metrics as a report holds them: None where the model is broken."""
         return Metrics(**self.measured)
 
+    def adding(self, metrics: dict[str, float]) -> Evaluation:
+        """The same with further metrics; the primary one stays."""
+        return dataclasses.replace(self, measured=self.measured | metrics)
+
     @property
     def yardstick(self) -> Yardstick:
         """What the model was measured by."""
@@ -80,7 +85,8 @@ class _Answers:
         if self.task in ("masked", "causal"):
             self._add_tokens(batch, _named(output, "logits", "prediction_logits"))
         elif self.task == "embedding":
-            self.embeddings.append(pooled(_named(output, "last_hidden_state"), batch.get("attention_mask")))
+            hidden = _named(output, "last_hidden_state")
+            self.embeddings.append(pooled(hidden, token_mask(batch, hidden.shape[1])))
         else:
             self._add_classes(batch, _named(output, "logits"))
 
@@ -96,8 +102,7 @@ class _Answers:
         self.targets.append(labels[labels != IGNORED].cpu())
 
     def _add_classes(self, batch: Batch, logits: Tensor) -> None:
-        mask = batch.get("attention_mask")
-        if logits.dim() == 3 and mask is not None and mask.shape == logits.shape[:2]:  # a class a token
+        if logits.dim() == 3 and (mask := token_mask(batch, logits.shape[1])) is not None:  # a class a token
             logits = logits[mask.bool().to(logits.device)]
         predictions = predicted(logits.flatten(0, -2))
         self.predictions.append(predictions)
@@ -119,6 +124,8 @@ class Reference:
     evaluation: Evaluation
     kept: Tensor
     targets: Tensor
+    transcriber: Transcriber | None = None
+    """Measures speech models; None for others, and where nothing says what is spoken."""
 
     @property
     def task(self) -> MeasuredTask:
@@ -170,11 +177,9 @@ def _run(
         raise QuietformerError(f"unknown task {task!r}; there are {', '.join(MEASURED)}")
     answers = _Answers(task)
     total = len(batches) if isinstance(batches, Sized) else 0
-    with _in_eval_mode(model), torch.no_grad():
-        for done, batch in enumerate(batches, start=1):
-            # With labels a model would compute a loss of its own, and a session knows no such input.
-            answers.add(batch, _output(model, {name: value for name, value in batch.items() if name != "labels"}))
-            progress.step(what, done, total)
+    for done, batch in enumerate(batches, start=1):
+        answers.add(batch, output_of(model, batch))
+        progress.step(what, done, total)
     if not answers.sequences or not len(answers.kept):
         raise QuietformerError("there is nothing to evaluate; give longer texts, or more of them")
     return answers
@@ -204,10 +209,14 @@ def _evaluation(answers: _Answers, reference: Tensor | None) -> Evaluation:
     return Evaluation(task, next(iter(found)), found, sequences=answers.sequences, scored=len(kept))
 
 
-def _output(model: nn.Module | Run, batch: Batch) -> Mapping[str, Tensor]:
+def output_of(model: nn.Module | Run, batch: Batch) -> Mapping[str, Tensor]:
+    """What a model, or a function, gives for a batch, without dropout and gradients."""
+    # With labels a model would compute a loss of its own, and a session knows no such input.
+    inputs = model_inputs(batch)
     if not isinstance(model, nn.Module):
-        return model(batch)
-    output: Mapping[str, Tensor] = run(model, batch)
+        return model(inputs)
+    with in_eval_mode(model), torch.no_grad():
+        output: Mapping[str, Tensor] = run(model, inputs)
     return output
 
 
@@ -216,13 +225,6 @@ def _named(output: Mapping[str, Tensor], *names: str) -> Tensor:
         if name in output:
             return output[name]
     raise QuietformerError(f"the model gives {', '.join(output)} and no {names[0]}; this task cannot be measured on it")
-
-
-@contextlib.contextmanager
-def _in_eval_mode(model: nn.Module | Run) -> Iterator[None]:
-    """Without dropout; afterwards every module is in the mode it was in, frozen parts included."""
-    with in_eval_mode(model) if isinstance(model, nn.Module) else contextlib.nullcontext():
-        yield
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:

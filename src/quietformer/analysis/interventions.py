@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from quietformer.analysis.output_quality import pooled
 from quietformer.analysis.recorder import with_cores
-from quietformer.architectures.forward import Batch, fitting
+from quietformer.architectures.forward import Batch, fitting, token_mask
 from quietformer.architectures.layout import find_blocks
 from quietformer.attention.inject import attention_cores
 from quietformer.results.inspect import InspectReport, Intervention, TouchedDimensions
@@ -169,4 +169,4 @@ class _EmbeddingDistance:
 def _embedding(model: PreTrainedModel, batch: Batch) -> Tensor:
     output = model(**batch)
     hidden: Tensor = (output["last_hidden_state"] if "last_hidden_state" in output else output["logits"]).float()
-    return hidden if hidden.dim() == 2 else pooled(hidden, batch.get("attention_mask"))
+    return hidden if hidden.dim() == 2 else pooled(hidden, token_mask(batch, hidden.shape[1]))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 from torch import Tensor
@@ -75,6 +76,44 @@ def neighbour_agreement(tested_Nd: Tensor, reference_Nd: Tensor) -> float:
         same = known.gather(1, nearest[:, None])[:, 0] >= best - TIE
         agreed += int((same & found.isfinite() & best.isfinite()).sum())
     return agreed / len(tested)
+
+
+def known_item_ndcg(queries_Nd: Tensor, documents_Nd: Tensor, first: int = 10) -> float:
+    """NDCG of the first ten documents by cosine, where the one relevant document of a query is that of its row.
+
+    1 / log2(1 + rank) of the document, zero past the first ten; one that is as near as it counts as nearer.
+    """
+    queries, documents = _unit(queries_Nd), _unit(documents_Nd)
+    total = 0.0
+    for rows in torch.split(torch.arange(len(queries)), 1024):
+        cosines = queries[rows] @ documents.T
+        own = cosines[torch.arange(len(rows)), rows]
+        rank = (cosines >= own[:, None]).sum(1)
+        found = own.isfinite() & (rank <= first)
+        total += float((1 / torch.log2(1.0 + rank[found])).sum())
+    return total / len(queries)
+
+
+def word_error_rate(written: list[str], spoken: list[str]) -> float:
+    """Words to insert, delete and replace for one text to become the other, as a share of the words that were spoken."""
+    pairs = [(_words(text), _words(said)) for text, said in zip(written, spoken, strict=True)]
+    return sum(_edits(text, said) for text, said in pairs) / max(1, sum(len(said) for _, said in pairs))
+
+
+def _words(text: str) -> list[str]:
+    """Without case and punctuation, in which transcripts differ."""
+    return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.casefold())
+
+
+def _edits(one: list[str], other: list[str]) -> int:
+    """Levenshtein's distance, row by row."""
+    above = list(range(len(other) + 1))
+    for place, word in enumerate(one, start=1):
+        row = [place]
+        for column, against in enumerate(other, start=1):
+            row.append(min(above[column] + 1, row[-1] + 1, above[column - 1] + (word != against)))
+        above = row
+    return above[-1]
 
 
 def _similarities(unit_Nd: Tensor, rows: Tensor) -> Tensor:

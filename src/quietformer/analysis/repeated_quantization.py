@@ -7,6 +7,7 @@ import math
 from transformers import PreTrainedModel
 
 from quietformer.analysis.evaluate import Reference, evaluate, reference_run
+from quietformer.analysis.task_quality import evaluate_on
 from quietformer.config.quantization import EstimatorSpec, estimators
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.calibration_data import CalibrationData
@@ -31,7 +32,7 @@ def measure_seeds(
     for count, seed in enumerate(reversed(range(seeds)), start=1):
         calibrate_(model, data.calibration(seed), progress=progress)
         what = f"evaluating ({count} of {seeds})"
-        found = evaluate(model, data.evaluation, reference.task, reference, progress=progress, what=what)
+        found = evaluate_on(model, data, reference, progress=progress, what=what)
         runs.append(CalibrationRun(seed=seed, metrics=found.metrics))
     return runs[::-1]
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.errors import QuietformerError, in_one_line
 
 Batch = dict[str, Tensor]
-"""The arguments of a model: tensors by name."""
+"""The arguments of a model: tensors by name; and "labels" and `AUDIBLE`, which are about them."""
+
+AUDIBLE = "audible"
+"""Which share of each window of audio is a recording; the rest is silence that fills it up."""
 
 
 def check_model(model: object) -> None:
@@ -39,17 +44,31 @@ def check_batches(batches: object) -> None:
         raise QuietformerError(f"batches are a list of mappings of tensors by name, got {type(batches).__name__}")
 
 
-def without_labels(batch: Batch) -> Batch:
+def model_inputs(batch: Batch) -> Batch:
     """What the model computes its outputs from."""
     check_batch(batch)
-    return {name: tensor for name, tensor in batch.items() if name != "labels"}
+    return {name: tensor for name, tensor in batch.items() if name not in ("labels", AUDIBLE)}
+
+
+def token_mask(batch: Batch, tokens: int) -> Tensor | None:
+    """Which of a model's output tokens are of text or sound and not padding, as (B, tokens); None if all are, or none knows."""
+    if AUDIBLE in batch:
+        return torch.arange(tokens) < (batch[AUDIBLE][:, None] * tokens).ceil()
+    mask = batch.get("attention_mask")
+    # Latents and pooled tokens are not the tokens that the mask speaks of.
+    return mask if mask is not None and mask.dim() == 2 and mask.shape[1] == tokens else None
+
+
+def has_decoder(model: PreTrainedModel) -> bool:
+    """Whether the model is an encoder-decoder; encoders of one may say so in their config, but take no decoder's input."""
+    return bool(model.config.is_encoder_decoder) and "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 
 def fitting(model: nn.Module, batch: Batch) -> Batch:
     """The batch on the model's device, without labels; the decoder of an encoder-decoder gets the encoder's input."""
     first = next(model.parameters(), None)
     device = None if first is None else first.device
-    moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in without_labels(batch).items()}
+    moved = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in model_inputs(batch).items()}
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and "input_ids" in moved:
         moved.setdefault("decoder_input_ids", moved["input_ids"])
     return moved

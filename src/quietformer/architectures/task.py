@@ -23,7 +23,12 @@ def task_of(model: nn.Module) -> MeasuredTask:
             return "masked" if getattr(config, "causal", None) is False else "causal"
         if "ForImageClassification" in name:
             return "images"
-        if "Classification" in name or name.endswith(("ForMultipleChoice", "ForNextSentencePrediction")):
+        # A CTC model gives a token for each moment of its audio.
+        if (
+            "Classification" in name
+            or "ForCTC" in name
+            or name.endswith(("ForMultipleChoice", "ForNextSentencePrediction"))
+        ):
             return "classes"
     if words and isinstance(model, PreTrainedModel) and model.can_generate():
         # An encoder-decoder that reads the text it scores gives no likelihood of it; its choices can still be compared.

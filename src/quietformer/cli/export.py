@@ -1,4 +1,4 @@
-"""`quietformer export`: real INT8 as an ONNX model, checked against the simulation, measured, beside what others give."""
+"""`quietformer export`: real INT8 for ONNX Runtime and OpenVINO, checked against the simulation and measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from quietformer.cli.printing import print_report
 from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.report_files import JsonOutput
 from quietformer.config.options.export import ExportOptions
-from quietformer.errors import QuietformerError
+from quietformer.errors import QualityError, QuietformerError
+from quietformer.results.base import Report
+
+PAGE = "report.html"
 
 
 def export(
@@ -22,9 +25,10 @@ def export(
     options: ExportOptions,
     output: JsonOutput,
 ) -> None:
-    """Write MODEL to OUT as INT8 ONNX that agrees with the simulation, and measure it.
+    """Write MODEL to OUT as INT8, for ONNX Runtime and OpenVINO, that agrees with the simulation, and measure it.
 
     A folder that `quietformer quantize --out` wrote is exported as it was calibrated; any other model is calibrated first.
+    With --min-quality nothing is written if real INT8 is worse, and the exit code is 3.
     """
     output.check()
     with working("starting"):
@@ -32,8 +36,15 @@ def export(
             from quietformer.workflows.export import export as workflow
         except ImportError:
             raise QuietformerError("export needs ONNX and onnxruntime; pip install quietformer[onnx]") from None
-    with TerminalProgress() as progress:
-        report = workflow(model, out, options, progress)
+    try:
+        with TerminalProgress() as progress:
+            report = workflow(model, out, options, progress)
+    except QualityError as error:
+        if isinstance(error.report, Report):  # what was reached and tried, before the line that refuses it
+            print_report(error.report)
+            output.write(error.report)
+        raise
     print_report(report)
     output.write(report)
-    print(f"\nmodel, usage note and report in {out}")
+    report.to_html(out / PAGE)
+    print(f"\nmodel, usage note, report and page ({PAGE}) in {out}")

@@ -1,4 +1,4 @@
-"""Putting the subcommands together; every error a user can cause is one line and exit code 2."""
+"""Putting the subcommands together; an error a user can cause is one line and exit code 2, too little quality code 3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
 from quietformer.cli.options import expanded
-from quietformer.errors import QuietformerError
+from quietformer.errors import QualityError, QuietformerError
 
 app = typer.Typer(
     name="quietformer",
@@ -61,6 +61,8 @@ def main() -> None:
         sys.exit(130)
     except typer.TyperException as error:
         _fail(error.format_message() if hasattr(error, "format_message") else str(error))
+    except QualityError as error:
+        _fail(str(error), code=3)
     except QuietformerError as error:
         _fail(str(error))
     except OSError as error:
@@ -68,9 +70,9 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int = 2) -> None:
     print(f"quietformer: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

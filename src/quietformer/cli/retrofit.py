@@ -25,10 +25,11 @@ def retrofit(
     options: RetrofitOptions,
     output: JsonOutput,
 ) -> None:
-    """Heal MODEL so that static INT8 works on it: gates that start open, a penalty on outliers, self-distillation, QAT.
+    """Make static INT8 work on MODEL: without training if that is enough, else by healing it.
 
-    Needs no labels. Says what INT8 does to the model before and after, in simulation and for real, and leaves the healed
-    model, its INT8 ONNX and a page in OUT. A model without outliers is left alone.
+    Healing adds gates that start open, a penalty on outliers, self-distillation and QAT; it needs no labels. The report says
+    what INT8 does to the model before and after. OUT gets the INT8 ONNX and, after healing, the model and a page. A model
+    without outliers is left alone.
     """
     output.check()
     with working("starting"):
@@ -45,13 +46,17 @@ def retrofit(
         raise typer.Exit(130) from None
     print_report(report)
     output.write(report)
+    if not report.changed and report.training_free is not None:
+        where = f"INT8 ONNX in {out / 'int8'}, " if report.training_free.real else ""
+        print(f"\n{where}report {out / REPORT}")
+        return
     if not report.changed:
         print(f"\n{model} is left alone, and nothing is written to {out}; --force trains it all the same.")
         return
     report.to_html(out / PAGE)
     print(f"\nmodel in {out}, page {out / PAGE}, report {out / REPORT}")
     if (out / "int8").is_dir():
-        print(f"INT8 ONNX (per-channel weights) in {out / 'int8'}")
+        print(f"INT8 ONNX in {out / 'int8'}")
 
 
 def _need_onnx() -> None:

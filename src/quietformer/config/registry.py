@@ -46,9 +46,8 @@ class Registry(Generic[S]):
 
     def __getitem__(self, name: str) -> type[S]:
         if name not in self._classes:
-            others = sorted(other.what for other in self.everywhere if other is not self and name in other._registered)
-            if others:
-                raise SpecError(f"{name!r} is a {' and a '.join(others)}, not a {self.what}")
+            if others := sorted(other.what for other in self.everywhere if name in other._classes):
+                raise SpecError(f"{name!r} is a {' or a '.join(others)}, not a {self.what}")
             raise SpecError(f"unknown {self.what} {name!r}{nearest(name, self._classes)}")
         return self._classes[name]
 

@@ -10,5 +10,14 @@ TrainedTask = Literal["masked", "causal", "pairs", "images", "distill"]
 MeasuredTask = Literal["masked", "causal", "classes", "images", "embedding"]
 """How a model is measured: perplexity of masked or next tokens, agreement of classes, top-1 of images, embeddings."""
 
+METRICS: dict[MeasuredTask, tuple[str, ...]] = {
+    "masked": ("perplexity", "loss", "token_agreement"),
+    "causal": ("perplexity", "loss", "token_agreement"),
+    "embedding": ("cosine", "neighbour_agreement", "ndcg10", "wer"),
+    "classes": ("top1", "agreement", "wer"),
+    "images": ("top1", "agreement"),
+}
+"""What a model of a task can be measured by; on some data, only by some of these."""
+
 TRAINED: tuple[str, ...] = get_args(TrainedTask)
 MEASURED: tuple[str, ...] = get_args(MeasuredTask)

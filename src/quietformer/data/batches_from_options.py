@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -13,13 +13,25 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from quietformer.architectures.forward import Batch
 from quietformer.config.options.data import DataOptions
 from quietformer.config.options.inspect import InspectOptions
+from quietformer.data.audio_batches import audio_batches, folder_windows
+from quietformer.data.builtin_text import builtin_paragraphs
 from quietformer.data.image_batches import digit_images, folder_images, image_batches, labelled_folder_images
+from quietformer.data.processors import feature_extractor_of, image_processor_of
 from quietformer.data.text_batches import dataset_texts, read_texts, text_batches, token_sequences
 from quietformer.data.tokenizers import padding_of, tokenizer_of
 from quietformer.errors import QuietformerError
 from quietformer.results.data import DataInfo
 
 DEFAULT_LENGTH = 128
+InputKind = Literal["text", "images", "audio"]
+KINDS: dict[str, InputKind] = {"pixel_values": "images", "input_features": "audio", "input_values": "audio"}
+"""What a model takes, by the name of its main input; text if it is none of these."""
+
+REMEDIES: dict[InputKind, str] = {
+    "text": "--texts FILE",
+    "images": "--images DIR",
+    "audio": "--audio DIR with .wav files",
+}
 BUILT_IN_TEXT = "built-in text (documentation of installed packages)"
 
 
@@ -32,47 +44,66 @@ class ModelInputs:
     info: DataInfo
 
 
+@dataclass(frozen=True)
+class TokenSequences:
+    """Token sequences that fit a model, their tokenizer, which data it is, and the texts that were not read for them."""
+
+    sequences: list[list[int]]
+    tokenizer: Any
+    info: DataInfo
+    unread: Iterator[str]
+
+
 def batches_of(model: PreTrainedModel, source: str, options: InspectOptions) -> ModelInputs:
-    """As many sequences or images as the options ask for."""
-    if takes_images(model, options):
-        size, channels = image_size(model)
-        count = options.sequences
-        if options.images is None:
-            pixels, _ = digit_images(count=count, size=size, channels=channels)
-        else:
-            pixels = folder_images(options.images, count=count, size=size, channels=channels)
-        batches = list(image_batches(pixels, batch_size=options.batch_size))
-        return ModelInputs(batches, None, DataInfo(source=images_name(options.images)))
-    found, tokenizer, info = sequences_of(model, source, options, options.sequences, options.seed)
-    batches = list(text_batches(found, pad=padding_of(tokenizer), batch_size=options.batch_size))
-    return ModelInputs(batches, tokenizer, info)
+    """As many sequences, images or windows of audio as the options ask for."""
+    kind = input_kind(model, options)
+    if kind == "images":
+        pixels, info = images_of(model, options.images, options.sequences, image_processor_of(source))
+        return ModelInputs(list(image_batches(pixels, batch_size=options.batch_size)), None, info)
+    if kind == "audio":
+        extractor = feature_extractor_of(source)
+        windows = folder_windows(audio_folder(model, options), extractor, options.sequences)
+        batches = list(audio_batches(windows, extractor, batch_size=options.batch_size))
+        return ModelInputs(batches, None, DataInfo(source=str(options.audio)))
+    found = sequences_of(model, source, options, options.sequences, options.seed)
+    batches = list(text_batches(found.sequences, pad=padding_of(found.tokenizer), batch_size=options.batch_size))
+    return ModelInputs(batches, found.tokenizer, found.info)
 
 
-def takes_images(model: PreTrainedModel, options: DataOptions) -> bool:
-    """Whether the model takes images rather than text; an option for the other kind is refused."""
-    if model.main_input_name == "pixel_values":
-        if options.texts is not None or options.dataset:
-            raise QuietformerError(f"{type(model).__name__} takes images; give --images DIR")
-        return True
-    if options.images is not None:
-        raise QuietformerError(f"{type(model).__name__} takes text; give --texts FILE")
-    return False
+def input_kind(model: PreTrainedModel, options: DataOptions) -> InputKind:
+    """What the model takes; an option for another kind is refused."""
+    kind = KINDS.get(model.main_input_name, "text")
+    given: dict[InputKind, bool] = {
+        "text": options.texts is not None or bool(options.dataset),
+        "images": options.images is not None,
+        "audio": options.audio is not None,
+    }
+    if any(given[other] for other in given if other != kind):
+        raise QuietformerError(f"{type(model).__name__} takes {kind}; give {REMEDIES[kind]}")
+    return kind
+
+
+def audio_folder(model: PreTrainedModel, options: DataOptions) -> Path:
+    """No audio comes with the library: tones are not speech, and a model calibrated on them would be measured wrongly."""
+    if options.audio is None:
+        raise QuietformerError(f"{type(model).__name__} takes audio; give {REMEDIES['audio']}")
+    return options.audio
 
 
 def sequences_of(
     model: PreTrainedModel, source: str, options: DataOptions, count: int, seed: int = 0
-) -> tuple[list[list[int]], Any, DataInfo]:
-    """Token sequences that fit the model, their tokenizer, and which data it is."""
+) -> TokenSequences:
+    """Token sequences that fit the model; a seed chooses among passages of the built-in text."""
     longest = positions_of(model)
     length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH) if options.length is None else options.length
     check_length(model, length)
     tokenizer = tokenizer_of(source)
-    chosen: Iterable[str] | None = None
     if options.texts is not None:
-        chosen = read_texts(options.texts)
-    elif options.dataset:
-        chosen = dataset_texts(options.dataset)
-    found = token_sequences(chosen, tokenizer, count=count, length=length, seed=seed)
+        chosen = iter(read_texts(options.texts))
+    else:
+        chosen = dataset_texts(options.dataset) if options.dataset else builtin_paragraphs()
+    built_in = options.texts is None and not options.dataset
+    found = token_sequences(chosen, tokenizer, count=count, length=length, seed=seed if built_in else None)
     embeddings: Any = model.get_input_embeddings()
     vocabulary = embeddings.weight.shape[0]
     if max(map(max, found)) >= vocabulary:
@@ -80,7 +111,7 @@ def sequences_of(
             f"the tokenizer gives ids past the model's vocabulary of {vocabulary}; they do not belong together"
         )
     name = str(options.texts) if options.texts is not None else options.dataset or BUILT_IN_TEXT
-    return found, tokenizer, DataInfo(source=name, length=length, seed=seed)
+    return TokenSequences(found, tokenizer, DataInfo(source=name, length=length, seed=seed), chosen)
 
 
 def positions_of(model: PreTrainedModel) -> int | None:
@@ -103,18 +134,32 @@ def check_length(model: PreTrainedModel, length: int) -> None:
         raise QuietformerError(f"--length {length} is longer than the {longest} positions of {type(model).__name__}")
 
 
+def images_of(
+    model: PreTrainedModel, images: Path | None, count: int, processor: Any = None
+) -> tuple[Tensor, DataInfo]:
+    """Pixels as the model takes them, prepared by its own image processor if it has one, and which data it is."""
+    size, channels = image_size(model)
+    if images is None:
+        pixels, _ = digit_images(count=count, size=size, channels=channels, processor=processor)
+    else:
+        pixels = folder_images(images, count=count, size=size, channels=channels, processor=processor)
+    return pixels, DataInfo(source=images_name(images))
+
+
 def labelled_images_of(
-    model: PreTrainedModel, images: Path | None, count: int
+    model: PreTrainedModel, images: Path | None, count: int, processor: Any = None
 ) -> tuple[Tensor, Tensor | None, DataInfo]:
-    """Pixels, labels where class folders or the digits give them, and which data it is."""
+    """The same with labels, where class folders or the digits give them."""
     size, channels = image_size(model)
     labels: Tensor | None
     if images is None:
-        pixels, labels = digit_images(count=count, size=size, channels=channels)
+        pixels, labels = digit_images(count=count, size=size, channels=channels, processor=processor)
         labels = labels if _sorts_digits(model) else None
     else:
         label2id = getattr(model.config, "label2id", None)
-        pixels, labels = labelled_folder_images(images, count=count, size=size, channels=channels, label2id=label2id)
+        pixels, labels = labelled_folder_images(
+            images, count=count, size=size, channels=channels, label2id=label2id, processor=processor
+        )
     return pixels, labels, DataInfo(source=images_name(images), labelled=labels is not None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,13 +18,22 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
 
 
-def folder_images(folder: Path, *, count: int, size: int, channels: int) -> Tensor:
-    """Up to `count` images of a folder and its subfolders, in order of name, scaled to size x size and to [-1, 1]."""
-    return _decoded(image_paths(folder)[:count], size=size, channels=channels)
+def folder_images(folder: Path, *, count: int, size: int, channels: int, processor: Any = None) -> Tensor:
+    """Up to `count` images of a folder and its subfolders, in order of name.
+
+    A model's own image processor scales, crops and normalises them; without one they become size x size, in [-1, 1].
+    """
+    return _decoded(image_paths(folder)[:count], size, channels, processor)
 
 
 def labelled_folder_images(
-    folder: Path, *, count: int, size: int, channels: int, label2id: Mapping[str, int] | None = None
+    folder: Path,
+    *,
+    count: int,
+    size: int,
+    channels: int,
+    label2id: Mapping[str, int] | None = None,
+    processor: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Up to `count` images, of all classes alike, and their labels; no labels if the subfolders are not the classes."""
     paths = image_paths(folder)
@@ -33,12 +42,12 @@ def labelled_folder_images(
         by_class.setdefault(path.relative_to(folder).parts[0], []).append(path)
     labels = None if any(path.parent == folder for path in paths) else _class_labels(sorted(by_class), label2id)
     if labels is None:
-        return _decoded(paths[:count], size=size, channels=channels), None
+        return _decoded(paths[:count], size, channels, processor), None
     # In turn, since the first images by name would be those of the first class alone.
     turns = itertools.zip_longest(*(by_class[name] for name in labels))
     chosen = [path for turn in turns for path in turn if path is not None][:count]
     found = torch.tensor([labels[path.relative_to(folder).parts[0]] for path in chosen])
-    return _decoded(chosen, size=size, channels=channels), found
+    return _decoded(chosen, size, channels, processor), found
 
 
 def _class_labels(names: list[str], label2id: Mapping[str, int] | None) -> dict[str, int] | None:
@@ -70,13 +79,27 @@ def image_paths(folder: Path) -> list[Path]:
     return paths
 
 
-def _decoded(paths: list[Path], *, size: int, channels: int) -> Tensor:
-    pixels = []
-    for path in paths:
-        small = open_image(path, channels=channels).resize((size, size))
-        data = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
-        pixels.append(data.view(size, size, -1).permute(2, 0, 1).float() / 127.5 - 1)
-    return torch.stack(pixels)
+def _decoded(paths: list[Path], size: int, channels: int, processor: Any) -> Tensor:
+    images = (open_image(path, channels=channels) for path in paths)
+    if processor is not None:
+        return processed(images, processor)
+    return torch.stack([as_models_take(_as_tensor(image.resize((size, size)))) for image in images])
+
+
+def _as_tensor(image: Image.Image) -> Tensor:
+    """Pixels of [0, 1], channels first."""
+    data = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return data.view(image.height, image.width, -1).permute(2, 0, 1).float() / 255
+
+
+def processed(images: Iterable[Image.Image], processor: Any) -> Tensor:
+    """What a model's own image processor makes of each image."""
+    made = [torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0] for image in images]
+    if len(shapes := {tuple(pixels.shape) for pixels in made}) > 1:
+        raise QuietformerError(
+            f"the model's image processor gives images of {len(shapes)} sizes, first {sorted(shapes)[0]}; give images of one size"
+        )
+    return torch.stack(made)
 
 
 def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Image.Image:
@@ -93,7 +116,7 @@ def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Im
         raise QuietformerError(f"{name or source} does not decode as an image: {error}") from None
 
 
-def digit_images(*, count: int, size: int, channels: int) -> tuple[Tensor, Tensor]:
+def digit_images(*, count: int, size: int, channels: int, processor: Any = None) -> tuple[Tensor, Tensor]:
     """Real 8 x 8 digits, scaled up, with their labels; repeated if more are wanted than there are."""
     try:
         from sklearn.datasets import load_digits
@@ -101,9 +124,15 @@ def digit_images(*, count: int, size: int, channels: int) -> tuple[Tensor, Tenso
         raise QuietformerError("the digits come with scikit-learn; pip install quietformer[vision]") from None
     digits = load_digits()
     chosen = torch.arange(count) % len(digits.images)
+    labels = torch.from_numpy(digits.target)[chosen]
+    if processor is not None:
+        from PIL import Image
+
+        grey = (Image.fromarray((digits.images[place] * 255 / 16).astype("uint8")) for place in chosen.tolist())
+        return processed((image.convert("L" if channels == 1 else "RGB") for image in grey), processor), labels
     pixels = torch.from_numpy(digits.images)[chosen].float()[:, None] / 8 - 1
     scaled = torch.nn.functional.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False)
-    return scaled.expand(-1, channels, -1, -1).contiguous(), torch.from_numpy(digits.target)[chosen]
+    return scaled.expand(-1, channels, -1, -1).contiguous(), labels
 
 
 def as_models_take(pixels: Tensor) -> Tensor:

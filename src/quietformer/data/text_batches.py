@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from quietformer.architectures.forward import Batch
-from quietformer.data.builtin_text import builtin_paragraphs
 from quietformer.errors import QuietformerError, in_one_line
 
 
@@ -44,19 +43,20 @@ def dataset_texts(name: str, *, split: str = "train", column: str = "text") -> I
 
 
 def token_sequences(
-    texts: Iterable[str] | None, tokenizer: Any, *, count: int, length: int, seed: int = 0
+    texts: Iterable[str], tokenizer: Any, *, count: int, length: int, seed: int | None = None
 ) -> list[list[int]]:
-    """`count` sequences of up to `length` tokens with special tokens, from running text; the built-in text if none is given."""
+    """`count` sequences of up to `length` tokens with special tokens, from running text; a seed chooses among more of it.
+
+    Of an iterator no more is read than needed.
+    """
     before, after = special_tokens(tokenizer)
     room = length - len(before) - len(after)
     if room < 1:
         raise QuietformerError(f"sequences of {length} tokens leave no room for text beside the special tokens")
-    embedded = texts is None
-    # More of the built-in text than needed, so that a seed chooses among different passages.
-    wanted = count * (4 if embedded else 1)
+    wanted = count if seed is None else 4 * count
     running: list[int] = []
     windows: list[list[int]] = []
-    for text in builtin_paragraphs() if texts is None else texts:
+    for text in texts:
         running += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         while len(running) >= room and len(windows) < wanted:
             windows.append(running[:room])
@@ -67,7 +67,7 @@ def token_sequences(
         windows.append(running)
     if not windows:
         raise QuietformerError("the text gives no tokens; choose another text or tokenizer")
-    if embedded:
+    if seed is not None:
         random.Random(seed).shuffle(windows)  # noqa: S311 - a choice of passages, not a secret
     return [[*before, *window, *after] for window in windows[:count]]
 

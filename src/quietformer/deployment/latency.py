@@ -1,59 +1,67 @@
-"""How long things take, measured in turn so that whatever else the machine does falls on all alike."""
+"""How long a model takes in each runtime, on a few batch shapes."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch
-from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.turns import take_turns
 from quietformer.quant.calibration import full_precision
-from quietformer.results.export import LatencyRow
+from quietformer.results.export import LatencyRow, ModelKind, RuntimeName, TimedRun
+
+SECONDS = 4.0
+"""For one batch shape; what is slow gets fewer turns."""
 
 
-def latencies(runs: dict[str, Callable[[], object]], *, repeats: int = 15, seconds: float = 4.0) -> dict[str, float]:
-    """Median seconds of each, one call of each in turn; fewer repeats of what is slow, but at least three."""
-    for run in runs.values():
-        run()
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    begin = time.perf_counter()
-    for repeat in range(repeats):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            taken[name].append(time.perf_counter() - start)
-        if repeat >= 2 and time.perf_counter() - begin > seconds:
-            break
-    return {name: statistics.median(times) for name, times in taken.items()}
+@dataclass(frozen=True)
+class Timed:
+    """A model in a runtime, set to the threads it is timed with."""
+
+    runtime: RuntimeName
+    kind: ModelKind
+    model: RuntimeModel
 
 
-def latency_rows(model: PreTrainedModel, onnx: dict[str, Path], batch: Batch, threads: int | None) -> list[LatencyRow]:
-    """Torch in fp32 and ONNX Runtime in fp32 and INT8 on a few batch shapes; `onnx` has the files of the latter two."""
-    threads = threads or torch.get_num_threads()
-    before = torch.get_num_threads()
-    models = {name: OnnxModel(path, threads=threads) for name, path in onnx.items()}
+def latency_rows(model: PreTrainedModel, timed: Sequence[Timed], batch: Batch, threads: int) -> list[LatencyRow]:
+    """Torch in fp32, beside what is given, in interleaved turns on a few batch shapes."""
     rows = []
-    torch.set_num_threads(threads)
-    try:
+    with threads_of_torch(threads):
         for size, length in _shapes(batch):
             piece = _sized(batch, size, length)
+            runs: dict[str, Callable[[], object]] = {"torch": partial(_in_fp32, model, piece)}
+            for place, one in enumerate(timed):
+                runs[str(place)] = partial(one.model.run, one.model.feeds(piece))
+            times = take_turns(runs, seconds=SECONDS)
+            found = [_timed_run("torch", "fp32", "f32", times["torch"])]
+            found += [
+                _timed_run(one.runtime, one.kind, one.model.precision, times[str(place)])
+                for place, one in enumerate(timed)
+            ]
+            rows.append(LatencyRow(batch=size, length=length, runs=found))
+    return rows
 
-            runs: dict[str, Callable[[], object]] = {"torch_fp32": partial(_in_fp32, model, piece)}
-            for name, runtime in models.items():
-                runs[name] = partial(runtime.session.run, None, runtime.feeds(piece))
-            taken = latencies(runs)
-            milliseconds = {f"{name}_ms": 1e3 * time for name, time in taken.items()}
-            speedup = taken["onnx_fp32"] / taken["onnx_int8"]
-            rows.append(LatencyRow(batch=size, length=length, **milliseconds, speedup=speedup))
+
+@contextlib.contextmanager
+def threads_of_torch(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
     finally:
         torch.set_num_threads(before)
-    return rows
+
+
+def _timed_run(runtime: RuntimeName, kind: ModelKind, precision: str, times: list[float]) -> TimedRun:
+    fastest, median = 1e3 * min(times), 1e3 * statistics.median(times)
+    return TimedRun(runtime=runtime, kind=kind, precision=precision, fastest_ms=fastest, median_ms=median)
 
 
 def _in_fp32(model: PreTrainedModel, batch: Batch) -> None:

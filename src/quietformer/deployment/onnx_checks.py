@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch
+from quietformer.architectures.forward import Batch, mean_pooled, model_inputs, token_mask
 from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.quant.calibration import full_precision
+from quietformer.results.export import Agreement
 
 
 def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
@@ -22,15 +25,15 @@ def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
 
 def _valid(batch: Batch, output: Tensor) -> Tensor:
     """Rows of the output that belong to tokens rather than to padding."""
-    flat = output.reshape(-1, output.shape[-1])
-    mask = batch.get("attention_mask")
-    return flat[mask.bool().flatten()] if mask is not None and mask.numel() == len(flat) else flat
+    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
+    return output.reshape(-1, output.shape[-1]) if mask is None else output[mask.bool()]
 
 
 def _torch(model: PreTrainedModel, batch: Batch, output: str) -> Tensor:
     with torch.no_grad():
-        result: Tensor = getattr(model(**{name: tensor.to(model.device) for name, tensor in batch.items()}), output)
-    return _valid(batch, result.float().cpu())
+        inputs = {name: tensor.to(model.device) for name, tensor in model_inputs(batch).items()}
+        result: Tensor = getattr(model(**inputs), output)
+    return result.float().cpu()
 
 
 def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:
@@ -38,7 +41,7 @@ def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], ou
     runtime, worst = OnnxModel(path), 0.0
     with full_precision(model):
         for batch in batches[:4]:
-            ours = _torch(model, batch, output)
+            ours = _valid(batch, _torch(model, batch, output))
             theirs = _valid(batch, runtime(batch)[output])
             difference = float((ours - theirs).abs().max() / ours.abs().max())
             worst = max(worst, math.inf if math.isnan(difference) else difference)
@@ -46,14 +49,40 @@ def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], ou
 
 
 def agreement_with_simulation(
-    model: PreTrainedModel, path: Path, batches: list[Batch], output: str
-) -> tuple[float, float]:
-    """Mean cosine of INT8 ONNX to the simulation over tokens, and the share of values equal to 1e-5 of the largest."""
-    runtime = OnnxModel(path)
-    cosines: list[Tensor] = []
-    same: list[Tensor] = []
+    model: PreTrainedModel, runtimes: list[RuntimeModel], batches: list[Batch], output: str
+) -> list[Agreement]:
+    """How close each runtime is to the simulation."""
+    found = [_Closeness() for _ in runtimes]
     for batch in batches:
-        ours, theirs = _torch(model, batch, output), _valid(batch, runtime(batch)[output])
-        cosines.append(torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=-1))
-        same.append(((ours - theirs).abs() <= 1e-5 * ours.abs().max()).double().mean()[None])
-    return float(torch.cat(cosines).mean()), float(torch.cat(same).mean())
+        ours = _torch(model, batch, output)
+        for runtime, closeness in zip(runtimes, found, strict=True):
+            closeness.add(batch, ours, runtime(batch)[output])
+    return [closeness.result(embeds=output == "last_hidden_state") for closeness in found]
+
+
+@dataclass
+class _Closeness:
+    """Cosines of tokens and of embeddings, and shares of equal values, batch by batch."""
+
+    tokens: list[Tensor] = field(default_factory=list)
+    embeddings: list[Tensor] = field(default_factory=list)
+    equal: list[Tensor] = field(default_factory=list)
+
+    def add(self, batch: Batch, ours: Tensor, theirs: Tensor) -> None:
+        one, other = _valid(batch, ours), _valid(batch, theirs)
+        self.tokens.append(_cosines(one, other))
+        self.equal.append(((one - other).abs() <= 1e-5 * one.abs().max()).double().mean()[None])
+        if ours.dim() > 2:
+            mask = token_mask(batch, ours.shape[1]) if ours.dim() == 3 else None
+            self.embeddings.append(_cosines(mean_pooled(ours.double(), mask), mean_pooled(theirs.double(), mask)))
+
+    def result(self, *, embeds: bool) -> Agreement:
+        return Agreement(
+            cosine=float(torch.cat(self.tokens).mean()),
+            embedding_cosine=float(torch.cat(self.embeddings).mean()) if embeds and self.embeddings else None,
+            equal=float(torch.cat(self.equal).mean()),
+        )
+
+
+def _cosines(one: Tensor, other: Tensor) -> Tensor:
+    return torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)

@@ -1,9 +1,10 @@
-"""A calibrated model as INT8 that ONNX Runtime runs, checked against the simulation and measured."""
+"""A calibrated model as INT8 that ONNX Runtime and OpenVINO run, checked against the simulation and measured."""
 
 from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, check_batches, check_model, without_labels
+from quietformer.architectures.forward import Batch, check_batch, check_batches, check_model, model_inputs
 from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
-from quietformer.deployment.onnx_checks import agreement_with_simulation, fp32_difference, same_everywhere
+from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
 from quietformer.deployment.onnx_graph import floating_graph, integer_graph
+from quietformer.deployment.processor import instruction_set, processor_name
+from quietformer.deployment.runtimes import checked, runtimes_asked, size_of, timed_models, write_for_openvino
 from quietformer.deployment.torch_program import marked_program, output_name
 from quietformer.deployment.usage_note import INTEGER, usage_note
 from quietformer.errors import QuietformerError
@@ -26,13 +29,16 @@ from quietformer.models.save import copy_processor
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import quantizers
 from quietformer.results import numbers
-from quietformer.results.export import ExportDetails, FileSizes, LatencyRow
+from quietformer.results.export import ExportDetails, FileSizes, LatencyRow, RuntimeDetails, RuntimeName
 
 FLOATING, DETAILS = "model_fp32.onnx", "export.json"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
+
+STALE = ("model*.onnx*", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
+"""What an earlier export wrote into the folder and this one replaces."""
 
 SAME = 1e-3
 """Largest difference of fp32 ONNX from torch, relative to the largest value, that is still rounding."""
@@ -46,24 +52,26 @@ def export_onnx(
     options: OnnxOptions | None = None,
     progress: Progress = SILENT,
 ) -> ExportDetails:
-    """Write the model as INT8 ONNX into a folder, all or nothing; the batches check it, and the first is timed.
+    """Write the model as INT8 into a folder, ONNX and OpenVINO IR, all or nothing; the batches check it, and the first is timed.
 
     The model is quantized and calibrated; `processor`, its tokenizer or image processor, is saved beside it.
     """
     options = options or OnnxOptions()
+    asked = runtimes_asked(options.runtime)
     check_model(model)
     model = _in_fp32(model)
     placed = quantizers(model)
     batches = _inputs(batches)
     weight_type = _weight_type(model, options)
-    example = _example(batches[0])
+    first = model_inputs(batches[0])
+    example = _example(first)
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
-    with whole_folder(Path(folder), stale=("model*.onnx*", "figures.json", "report.json", *PROCESSOR_FILES)) as draft:
+    with whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
-        for kind in ("uint8", "int8") if weight_type == "auto" else (weight_type,):
+        for kind in _weight_types(weight_type, asked):
             progress.step(f"writing INT8 ONNX ({kind} weights)")
             _save(integer_graph(marked, placed, signed_weights=kind == "int8"), draft / f"model_{kind}.onnx")
         equal: bool | None = None
@@ -71,32 +79,48 @@ def export_onnx(
             progress.step("comparing signed with unsigned weights")
             equal = same_everywhere(draft / "model_int8.onnx", draft / "model_uint8.onnx", batches)
         chosen = weight_type if equal is None else "int8" if equal else "uint8"
+        refused = None
+        if "openvino" in asked:
+            progress.step("writing OpenVINO IR")
+            refused = write_for_openvino(draft / "model_int8.onnx", draft, asked)
         _keep(draft, f"model_{chosen}.onnx")
         progress.step("checking against torch and the simulation")
-        difference = fp32_difference(model, draft / FLOATING, batches, output)
-        if not difference <= SAME:
-            raise QuietformerError(
-                f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest "
-                "output in fp32, so it was not written; the exporter has mistranslated something"
-            )
-        cosine, share = agreement_with_simulation(model, draft / INTEGER, batches, output)
+        difference = _checked_difference(model, draft / FLOATING, batches, output)
+        written = checked(model, draft, asked[:1] if refused else asked, batches, output)
+        if refused:
+            written.append(RuntimeDetails(runtime="openvino", error=refused))
         details = ExportDetails(
             model=type(model).__name__,
             output=output,
             label=changes_of(model).quantized.spec.label,  # type: ignore[union-attr]
             weights=sum(site.endswith(":weight") for site in placed),
             activations=sum(not site.endswith(":weight") for site in placed),
-            weight_type=chosen,
+            weight_type="int8" if asked == ("openvino",) else chosen,
             fp32_difference=difference,
-            cosine_to_simulation=cosine,
-            equal_to_simulation=share,
+            runtimes=written,
             signed_equal=equal,
-            bytes=FileSizes(fp32=_size(draft / FLOATING), int8=_size(draft / INTEGER)),
-            latency=_timed(model, draft, batches[0], options, progress),
-            threads=options.threads or torch.get_num_threads(),
+            bytes=FileSizes(fp32=size_of(draft / FLOATING), int8=written[0].bytes or 0),
+            **_timed(model, draft, first, written, options, progress),
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
     return details
+
+
+def _checked_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:
+    """How far fp32 ONNX is from torch; an error if it is more than rounding."""
+    difference = fp32_difference(model, path, batches, output)
+    if not difference <= SAME:
+        raise QuietformerError(
+            f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest "
+            "output in fp32, so it was not written; the exporter has mistranslated something"
+        )
+    return difference
+
+
+def _weight_types(weight_type: WeightType, asked: Sequence[RuntimeName]) -> list[str]:
+    """OpenVINO has integer products for signed weights only."""
+    wanted: list[str] = ["uint8", "int8"] if weight_type == "auto" else [weight_type]
+    return wanted if "openvino" not in asked or "int8" in wanted else [*wanted, "int8"]
 
 
 def _weight_type(model: PreTrainedModel, options: OnnxOptions) -> WeightType:
@@ -129,19 +153,30 @@ def _inputs(batches: list[Batch]) -> list[Batch]:
 
 
 def _as_inputs(batch: Batch) -> Batch:
+    check_batch(batch)
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in without_labels(batch).items()
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in batch.items()
+        if name != "labels"
     }
 
 
 def _timed(
-    model: PreTrainedModel, draft: Path, batch: Batch, options: OnnxOptions, progress: Progress
-) -> list[LatencyRow]:
-    if not options.timed:
-        return []
-    progress.step("measuring latency")
-    files = {"onnx_fp32": draft / FLOATING, "onnx_int8": draft / INTEGER}
-    return latency_rows(model, files, batch, options.threads)
+    model: PreTrainedModel,
+    draft: Path,
+    batch: Batch,
+    written: list[RuntimeDetails],
+    options: OnnxOptions,
+    progress: Progress,
+) -> dict[str, Any]:
+    """How fast it is, and on what; no latencies if none were asked for."""
+    threads = options.threads or torch.get_num_threads()
+    rows: list[LatencyRow] = []
+    if options.timed:
+        progress.step("measuring latency")
+        rows = latency_rows(model, timed_models(draft, draft / FLOATING, written, threads), batch, threads)
+    machine = {"processor": processor_name(), "instruction_set": instruction_set()}
+    return {"latency": rows, "threads": threads, **machine}
 
 
 def _finish(
@@ -150,6 +185,9 @@ def _finish(
     """What lies beside the graph: the tokenizer, the metrics and a note on how to run it."""
     if not keep_fp32:
         for path in draft.glob(f"{FLOATING}*"):
+            path.unlink()
+    if not any(one.runtime == "onnxruntime" for one in details.runtimes):
+        for path in draft.glob(f"{INTEGER}*"):
             path.unlink()
     copy_processor(model, processor, draft)
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
@@ -165,10 +203,6 @@ def _example(batch: Batch) -> Batch:
 def _save(model: ir.Model, path: Path) -> None:
     large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > LARGE
     ir.save(model, path, external_data=f"{path.name}.data" if large else None)
-
-
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
 
 def _keep(draft: Path, name: str) -> None:

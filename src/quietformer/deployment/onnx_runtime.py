@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from quietformer.architectures.forward import Batch
+from quietformer.deployment.runtime_model import Feeds, RuntimeModel
 from quietformer.errors import QuietformerError, in_one_line
 
 
-class OnnxModel:
+class OnnxModel(RuntimeModel):
     """Takes a batch of tensors and gives the output by its name."""
 
     def __init__(self, path: Path, *, threads: int | None = None) -> None:
@@ -30,16 +28,7 @@ class OnnxModel:
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.output = self.session.get_outputs()[0].name
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        (output,) = self.session.run(None, self.feeds(batch))
-        return {self.output: torch.from_numpy(output)}
-
-    def feeds(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Token types are zero for single texts and every token counts, unless the batch says otherwise."""
-        shape = tuple(next(iter(batch.values())).shape)
-        usual = {"token_type_ids": np.zeros, "attention_mask": np.ones}
-        if missing := [name for name in self.inputs if name not in batch and name not in usual]:
-            raise QuietformerError(f"the model takes {missing[0]}, which the batch ({', '.join(batch)}) does not have")
-        return {
-            name: batch[name].numpy() if name in batch else usual[name](shape, dtype=np.int64) for name in self.inputs
-        }
+    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
+        (output,) = self.session.run(None, feeds)
+        found: np.ndarray[Any, Any] = output
+        return found

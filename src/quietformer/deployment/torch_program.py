@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import in_eval_mode
+from quietformer.architectures.forward import has_decoder, in_eval_mode
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.quant.quantizer import marking
 
@@ -55,13 +55,14 @@ def output_name(model: PreTrainedModel, example: dict[str, Tensor]) -> str:
 
 def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: str) -> ir.Model:
     """Export by torch; the example must have at least two sequences of at least two tokens, or sizes become fixed."""
-    if model.config.is_encoder_decoder:
+    if has_decoder(model):
         raise QuietformerError(
             f"{type(model).__name__} cannot be exported: of an encoder-decoder only its encoder can; export that by itself"
         )
     names = list(example)
     free = torch.export.Dim.DYNAMIC
-    shapes = tuple({0: free} if "pixel" in name else {0: free, 1: free} for name in names)
+    # Images and features of audio have sizes that the model fixes; rows of tokens or samples have not.
+    shapes = tuple({0: free, 1: free} if tensor.dim() == 2 else {0: free} for tensor in example.values())
     token = marking.set(True)
     try:
         with _silent(), in_eval_mode(model), torch.no_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quietformer.results import numbers
-from quietformer.results.export import ExportDetails
+from quietformer.results.export import TITLES, Agreement, ExportDetails, RuntimeDetails
 
 INTEGER = "model.onnx"
 """The name users look for."""
@@ -11,33 +11,71 @@ INTEGER = "model.onnx"
 
 def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool) -> str:
     """How to run what lies beside this note, in Markdown."""
-    images = "pixel_values" in inputs
-    feed = (
-        "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
-        'outputs = session.run(None, {"pixel_values": pixels})'
-        if images
-        else (
+    percent = numbers.percent(result.bytes.int8 / result.bytes.fp32, 0)
+    written = {one.runtime: one for one in result.runtimes if one.error is None}
+    parts = [
+        f"# {result.model} in INT8\n",
+        f"{result.label}: {result.weights} weights and {result.activations} activations are quantized, statically. "
+        f"{numbers.megabytes(result.bytes.int8)} MB, {percent} of fp32. The output is `{result.output}`.\n",
+    ]
+    if "onnxruntime" in written:
+        opened = f'import onnxruntime\nsession = onnxruntime.InferenceSession("{INTEGER}")\n'
+        parts += ["## ONNX Runtime\n", _code(opened, "session.run(None, {})", inputs, has_tokenizer), _caution(result)]
+    if "openvino" in written:
+        opened = (
+            "import openvino\nmodel = openvino.Core().compile_model(\n"
+            f'    "{written["openvino"].file}", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})\n'
+        )
+        parts += ["## OpenVINO\n", _code(opened, "model({})", inputs, has_tokenizer), _PRECISION]
+    parts += ["Agreement with the simulation, mean cosine (details in `export.json`):\n"]
+    parts += [f"- {TITLES[one.runtime]}: {_agreement(one)}" for one in written.values()]
+    return "\n".join(parts) + "\n"
+
+
+_PRECISION = (
+    "With the hint, what is not an integer product is computed in f32, as in the simulation. Without it OpenVINO takes bf16 "
+    "where the processor has it.\n"
+)
+
+
+def _code(opened: str, call: str, inputs: list[str], has_tokenizer: bool) -> str:
+    if "pixel_values" in inputs:
+        given = "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
+        fed = '{"pixel_values": pixels}'
+    elif inputs[0] in ("input_features", "input_values"):
+        given = (
+            'from transformers import AutoFeatureExtractor\nextractor = AutoFeatureExtractor.from_pretrained(".")\n'
+            "samples = ...  # float32 of [-1, 1], extractor.sampling_rate of them a second\n"
+            'batch = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="np")\n'
+        )
+        fed = f"{{name: batch[name] for name in {inputs!r}}}"
+    else:
+        given = (
             'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(".")\n'
             if has_tokenizer
             else "tokenizer = ...  # the model's; pass processor=tokenizer to export_onnx to have it here\n"
-        )
-        + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
-        f'outputs = session.run(None, {{name: batch[name].astype("int64") for name in {inputs!r}}})'
-    )
-    percent = numbers.percent(result.bytes.int8 / result.bytes.fp32, 0)
-    cosine = numbers.metric(result.cosine_to_simulation, "cosine")
-    caution = {
-        "int8": "Weights are signed. On processors without VNNI, onnxruntime adds pairs of products in 16 bits, which can "
-        "overflow; "
-        + ("on the texts it was checked with none did. " if result.signed_equal else "")
-        + "`quietformer export --weight-type uint8` is exact everywhere, and slower.",
-        "uint8": "Weights are unsigned with zero point 128, which is exact on every processor.",
-    }[result.weight_type]
+        ) + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
+        fed = f'{{name: batch[name].astype("int64") for name in {inputs!r}}}'
+    return f"```python\n{opened}{given}outputs = {call.format(fed)}\n```\n"
+
+
+def _caution(result: ExportDetails) -> str:
+    if result.weight_type == "uint8":
+        return "Weights are unsigned with zero point 128, which is exact on every processor.\n"
+    found = "on the texts it was checked with none did. " if result.signed_equal else ""
     return (
-        f"# {result.model} in INT8\n\n"
-        f"{result.label}: {result.weights} weights and {result.activations} activations are quantized, statically. "
-        f"{numbers.megabytes(result.bytes.int8)} MB, {percent} of fp32.\n\n"
-        f'```python\nimport onnxruntime\nsession = onnxruntime.InferenceSession("{INTEGER}")\n{feed}\n```\n\n'
-        f"The output is `{result.output}`. {caution}\n\n"
-        f"Agreement with the simulation: mean cosine {cosine}. Metrics: `export.json`.\n"
+        "Weights are signed. On processors without VNNI, onnxruntime adds pairs of products in 16 bits, which can overflow; "
+        f"{found}`quietformer export --weight-type uint8` is exact everywhere, and slower.\n"
     )
+
+
+def _agreement(one: RuntimeDetails) -> str:
+    assert one.agreement is not None
+    text = f"{_cosine(one.agreement)} with {one.precision}"
+    return text if one.agreement_in_f32 is None else f"{text}, {_cosine(one.agreement_in_f32)} with f32"
+
+
+def _cosine(agreement: Agreement) -> str:
+    """Of embeddings, where that is what the model gives."""
+    found = agreement.cosine if agreement.embedding_cosine is None else agreement.embedding_cosine
+    return numbers.metric(found, "cosine")

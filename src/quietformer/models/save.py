@@ -25,6 +25,7 @@ from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
 from quietformer.transforms.gained_modules import gained_activations, gained_norms
+from quietformer.transforms.smoothquant import MIGRATION
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = None) -> None:
@@ -51,8 +52,7 @@ def write_folder(
             f"{type(model).__name__} is not a transformers model; save takes the model inside its wrapper"
         )
     plain = _is_plain(model)
-    if not plain:
-        _check_described(model)
+    _check_described(model)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
@@ -93,6 +93,11 @@ def _check_described(model: PreTrainedModel) -> None:
         raise QuietformerError(
             f"quantizers were put into a part of this {type(model).__name__} only, which a folder cannot say; "
             "quantize the whole model, or save the part"
+        )
+    if any(hasattr(module, MIGRATION) for module in model.modules()):
+        raise QuietformerError(
+            f"this {type(model).__name__} divides inputs by smoothing scales, which a folder cannot record; export it, or save "
+            "the model it was made from"
         )
     if waiting := [site for site, quantizer in placed.items() if not quantizer.calibrated]:
         raise QuietformerError(f"{waiting[0]} is not calibrated; call calibrate_ before saving")

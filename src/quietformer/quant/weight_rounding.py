@@ -19,7 +19,7 @@ from quietformer.quant.quantizer import Quantizer
 BLOCK = 128
 """Channels after which the error is handed on to all channels that follow at once, which is faster."""
 
-DAMPING = 0.01
+DAMPING = 0.1
 """Share of the mean that is added to the diagonal, for channels that the calibration data hardly uses."""
 
 WIDEST = 8192

@@ -7,15 +7,18 @@ import json
 import re
 from importlib.resources import files
 
+from quietformer.rendering.export_page_fields import export_fields
 from quietformer.rendering.slim_retrofit import slim
 from quietformer.rendering.study_page_fields import page_fields
 from quietformer.results.base import Report
+from quietformer.results.export import ExportReport
 
 SLOT = re.compile(r"/\*(STYLE|MAIN|DATA|SCRIPT)\*/")
 """Where the frame of every page takes what is particular to one."""
 
 ASSETS = {
     "inspect": ("shared", "drawing", "inspect"),
+    "export": ("shared", "drawing", "charts", "export"),
     "quantize": ("shared", "quantize"),
     "retrofit": ("shared", "drawing", "charts", "retrofit"),
     "study": ("shared", "drawing", "charts", "study"),
@@ -33,7 +36,7 @@ def page(report: Report) -> str:
     kind = report.kind
     if kind not in ASSETS:
         return _plain_page(report)
-    fields = page_fields(report)
+    fields = export_fields(report) if isinstance(report, ExportReport) else page_fields(report)
     data = json.dumps(slim(fields) if kind == "retrofit" else fields, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")

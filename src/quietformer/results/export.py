@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from quietformer.results import numbers
 from quietformer.results.base import Record
@@ -12,6 +12,7 @@ from quietformer.results.provenance import versions
 from quietformer.results.quality import Metrics
 from quietformer.results.quantize import SimulatedReport
 from quietformer.results.tables import Table
+from quietformer.results.upgrades import details_with_runtimes, latency_with_runs
 
 
 class FileSizes(Record):
@@ -21,25 +22,63 @@ class FileSizes(Record):
     int8: int
 
 
+RuntimeName = Literal["torch", "onnxruntime", "openvino"]
+ModelKind = Literal["fp32", "int8"]
+TITLES: dict[RuntimeName, str] = {"torch": "torch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+
+
+class TimedRun(Record):
+    """Milliseconds of one model in one runtime; competitors took turns."""
+
+    runtime: RuntimeName
+    kind: ModelKind
+    precision: str = Field(default="f32", description="what the runtime computes in, but for integer products")
+    fastest_ms: float | None = Field(default=None, description="earlier reports have only the median")
+    median_ms: float
+
+    @property
+    def title(self) -> str:
+        return f"{TITLES[self.runtime]} {'INT8' if self.kind == 'int8' else 'fp32'}"
+
+    @property
+    def best_ms(self) -> float:
+        return self.median_ms if self.fastest_ms is None else self.fastest_ms
+
+
 class LatencyRow(Record):
-    """Median milliseconds of one batch shape."""
+    """One batch shape, in every runtime."""
 
     batch: int
     length: int | None
-    torch_fp32_ms: float
-    onnx_fp32_ms: float
-    onnx_int8_ms: float
-    speedup: float
+    runs: list[TimedRun]
+
+    _upgrade = model_validator(mode="before")(latency_with_runs)
 
     @property
     def shape(self) -> str:
         return f"batch {self.batch}" + (f", {self.length} tokens" if self.length else "")
 
+    @property
+    def short(self) -> str:
+        return f"{self.batch} x {self.length}" if self.length else f"batch {self.batch}"
+
+    def run(self, runtime: RuntimeName, kind: ModelKind) -> TimedRun | None:
+        """The first such run: as the runtime sets itself up."""
+        return next((run for run in self.runs if (run.runtime, run.kind) == (runtime, kind)), None)
+
+    def speedup(self, run: TimedRun) -> float | None:
+        """Against ONNX Runtime in fp32; by the fastest turns, or by medians in earlier reports."""
+        base = self.run("onnxruntime", "fp32")
+        return None if base is None else base.best_ms / run.best_ms
+
 
 class Agreement(Record):
     """How close real INT8 is to its simulation."""
 
-    cosine: float
+    cosine: float = Field(description="mean over tokens, or over rows of logits")
+    embedding_cosine: float | None = Field(
+        default=None, description="of the mean over the tokens of a sequence; None for a model with a head"
+    )
     equal: float = Field(description="share of output values that are equal to 1e-5 of the largest")
 
 
@@ -49,8 +88,25 @@ class ExportFacts(Record):
     latency: list[LatencyRow] = Field(default_factory=list)
     bytes: FileSizes | None = None
     threads: int | None = None
+    instruction_set: str | None = None
     agreement: Agreement | None = None
     error: str | None = Field(default=None, description="why a graph was not exported")
+
+
+class RuntimeDetails(Record):
+    """INT8 in one runtime, and how it agrees with the simulation."""
+
+    runtime: RuntimeName
+    file: str | None = Field(default=None, description="relative to the folder")
+    bytes: int | None = None
+    precision: str = Field(
+        default="f32", description="what the runtime computes in by default, but for integer products"
+    )
+    agreement: Agreement | None = Field(default=None, description="as the runtime computes by default")
+    agreement_in_f32: Agreement | None = Field(
+        default=None, description="told to compute in f32, where that is not its default"
+    )
+    error: str | None = Field(default=None, description="why there is none for this runtime")
 
 
 class ExportDetails(Record):
@@ -65,28 +121,42 @@ class ExportDetails(Record):
     fp32_difference: float = Field(
         description="largest difference of fp32 ONNX from torch, relative to the largest value"
     )
-    cosine_to_simulation: float
-    equal_to_simulation: float = Field(description="share of output values that are equal to 1e-5 of the largest")
+    runtimes: list[RuntimeDetails] = Field(description="the one that is looked at first comes first")
     signed_equal: bool | None
     bytes: FileSizes
     latency: list[LatencyRow] = Field(default_factory=list)
     threads: int = 0
+    processor: str | None = None
+    instruction_set: str | None = None
     versions: dict[str, str] = Field(default_factory=versions)
+
+    _upgrade = model_validator(mode="before")(details_with_runtimes)
+
+    @property
+    def agreement(self) -> Agreement:
+        """Of the runtime that is looked at first."""
+        found = self.runtimes[0].agreement
+        assert found is not None
+        return found
 
     def facts(self) -> ExportFacts:
         """The same in short."""
-        agreement = Agreement(cosine=self.cosine_to_simulation, equal=self.equal_to_simulation)
-        return ExportFacts(latency=self.latency, bytes=self.bytes, threads=self.threads, agreement=agreement)
+        names = ("latency", "bytes", "threads", "instruction_set", "agreement")
+        return ExportFacts(**{name: getattr(self, name) for name in names})
 
 
 class BaselineRow(Record):
-    """What another tool gives on the same model and data."""
+    """What a tool gives on the same model and data; fp32 and this export stand beside the others."""
 
     name: str
     what: str
+    runtime: str | None = None
+    ours: bool = False
     metrics: Metrics | None = None
     bytes: int | None = None
-    seconds: float | None = None
+    seconds: float | None = Field(default=None, description="of work, from the fp32 model to the one that runs")
+    fastest_ms: float | None = Field(default=None, description="the first evaluation batch; all took turns")
+    median_ms: float | None = None
     error: str | None = None
 
 
@@ -103,35 +173,36 @@ class ExportReport(SimulatedReport):
     """A model as real INT8."""
 
     kind: Literal["export"] = "export"
-    real: Metrics
+    real: Metrics = Field(description="of the runtime that is looked at first")
+    real_by_runtime: dict[RuntimeName, Metrics] = Field(default_factory=dict)
     export: ExportDetails
     baselines: list[BaselineRow] = Field(default_factory=list)
     steps: list[SearchStep] = Field(default_factory=list, description="what the search tried; empty without a search")
 
     def sentences(self) -> list[str]:
         made = self.export
-        size, equal = numbers.percent(made.bytes.int8 / made.bytes.fp32), numbers.percent(made.equal_to_simulation)
-        cosine = numbers.metric(made.cosine_to_simulation, "cosine")
+        size = numbers.percent(made.bytes.int8 / made.bytes.fp32)
         lines = [
             self.model.title,
-            f"{size} of the size; {made.weight_type} weights; mean cosine of a token to the simulation {cosine}, {equal} of "
-            f"the values equal; fp32 ONNX differs from torch by {numbers.tiny(made.fp32_difference)}",
+            f"{size} of the size; {made.weight_type} weights; fp32 ONNX differs from torch by "
+            f"{numbers.tiny(made.fp32_difference)}",
         ]
+        lines += [_agreement_in_words(runtime) for runtime in made.runtimes]
         return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
 
     def tables(self) -> list[Table]:
         names, made = self.fp32.names(), self.export
-        rows: list[tuple[str, Metrics | None, str]] = [
-            ("fp32 ONNX", self.fp32, numbers.megabytes(made.bytes.fp32)),
-            ("simulated", self.runs[0].metrics, ""),
-            ("real INT8 ONNX", self.real, numbers.megabytes(made.bytes.int8)),
+        rows: list[tuple[str, Metrics | None, int | None]] = [
+            ("fp32", self.fp32, made.bytes.fp32),
+            ("simulated INT8", self.runs[0].metrics, None),
         ]
-        for row in self.baselines:
-            size = "" if row.bytes is None else numbers.megabytes(row.bytes)
-            rows.append((row.name, row.metrics, "failed" if row.error else size))
-        cells = [[name, *(_cell(values, metric) for metric in names), size] for name, values, size in rows]
+        by_runtime = self.real_by_runtime or {made.runtimes[0].runtime: self.real}
+        sizes = {one.runtime: one.bytes for one in made.runtimes} | {made.runtimes[0].runtime: made.bytes.int8}
+        rows += [(f"real INT8, {TITLES[name]}", found, sizes[name]) for name, found in by_runtime.items()]
+        cells = [[name, *(_cell(found, metric) for metric in names), _megabytes(size)] for name, found, size in rows]
         title = f"{self.model.name}, {self.label}"
-        return [*self._search_tables(), Table(title, ["model", *names, "MB"], cells), *self._latency_tables()]
+        main = Table(title, ["model", *names, "MB"], cells)
+        return [*self._search_tables(), main, *self._latency_tables(), *self._baseline_tables()]
 
     def _search_tables(self) -> list[Table]:
         """What each step of the search brought; nothing without a search."""
@@ -144,20 +215,67 @@ class ExportReport(SimulatedReport):
         return [Table("Search: error of the output (1 - cosine)", ["step", "what", "error", "kept"], rows)]
 
     def _latency_tables(self) -> list[Table]:
-        """Nothing if no time was measured."""
-        made = self.export
-        if not made.latency:
+        """A row for each runtime, a column for each batch shape; nothing if no time was measured."""
+        timed, made = self.export.latency, self.export
+        if not timed:
             return []
-        columns = ["batch", "length", "torch fp32", "ONNX fp32", "ONNX INT8", "speedup"]
+        fastest = any(run.fastest_ms is not None for run in timed[0].runs)
+        where = ", ".join(filter(None, [numbers.counted(made.threads, "thread"), made.instruction_set]))
+        shown = "fastest turn (median)" if fastest else "median"
+        title = f"Milliseconds, {where}: {shown}; speed against ONNX Runtime fp32"
+        rows = [
+            [run.title, run.precision, *(_times(row.runs[place]) for row in timed), _factor(timed[-1], place)]
+            for place, run in enumerate(timed[0].runs)
+        ]
+        columns = ["runtime", "rest in", *(row.short for row in timed), "speed"]
+        return [Table(title, columns, rows, frozenset({0, 1}))]
+
+    def _baseline_tables(self) -> list[Table]:
+        """Every tool in a line: at most two metrics, the fastest turn, the size and the work."""
+        if not self.baselines:
+            return []
+        names = self.fp32.names()[:2]
         rows = [
             [
-                str(row.batch), str(row.length or numbers.MISSING),
-                *map(numbers.one_place, (row.torch_fp32_ms, row.onnx_fp32_ms, row.onnx_int8_ms)),
-                numbers.two_places(row.speedup),
+                row.name, *(_cell(row.metrics, name) for name in names), numbers.one_place(row.fastest_ms),
+                "failed" if row.error else _megabytes(row.bytes), numbers.one_place(row.seconds),
             ]
-            for row in made.latency
+            for row in self.baselines
         ]  # fmt: skip
-        return [Table(f"Milliseconds, {numbers.counted(made.threads, 'thread')}", columns, rows, frozenset())]
+        title = "Beside other tools: milliseconds of the first evaluation batch, megabytes, seconds of work"
+        return [Table(title, ["tool", *names, "ms", "MB", "work"], rows)]
+
+
+def _agreement_in_words(runtime: RuntimeDetails) -> str:
+    title = TITLES[runtime.runtime]
+    if runtime.agreement is None:
+        return f"{title}: {runtime.error}"
+    text = f"{title}, {runtime.precision} between integer products: mean cosine to the simulation "
+    text += _closeness(runtime.agreement)
+    return (
+        text if runtime.agreement_in_f32 is None else f"{text}; told to use f32 {_closeness(runtime.agreement_in_f32)}"
+    )
+
+
+def _closeness(agreement: Agreement) -> str:
+    equal = numbers.percent(agreement.equal)
+    tokens = f"{numbers.metric(agreement.cosine, 'cosine')} ({equal} of the values equal)"
+    if agreement.embedding_cosine is None:
+        return tokens
+    return f"{numbers.metric(agreement.embedding_cosine, 'cosine')} for embeddings, {tokens} for single tokens"
+
+
+def _times(run: TimedRun) -> str:
+    median = numbers.one_place(run.median_ms)
+    return median if run.fastest_ms is None else f"{numbers.one_place(run.fastest_ms)} ({median})"
+
+
+def _factor(row: LatencyRow, place: int) -> str:
+    return numbers.two_places(row.speedup(row.runs[place]))
+
+
+def _megabytes(size: int | None) -> str:
+    return "" if size is None else numbers.megabytes(size)
 
 
 def _yes(kept: bool) -> str:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 BROKEN, MISSING = "broken", "-"
 PERCENT_METRICS = ("top1", "agreement")
 """Metrics that tables of studies show in per cent."""
-FOUR_PLACES = ("cosine", "neighbour_agreement", "token_agreement", "agreement", "top1")
+FOUR_PLACES = ("cosine", "neighbour_agreement", "ndcg10", "wer", "token_agreement", "agreement", "top1")
 TWO_PLACES = ("perplexity", "loss")
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = (
     "quietformer", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "onnx", "onnxruntime",
+    "openvino",
 )  # fmt: skip
 
 

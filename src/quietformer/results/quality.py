@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Iterator
 from typing import Generic, Literal, TypeVar
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from quietformer.config.tasks import MeasuredTask
 from quietformer.results.base import Number, Record, finite_number
 
 Better = Literal["higher", "lower"]
-LOWER_IS_BETTER = ("perplexity", "loss")
+LOWER_IS_BETTER = ("perplexity", "loss", "wer")
 SCALES: dict[Better, list[float]] = {
     "higher": [0.005, 0.02, 0.1],
     "lower": [math.log(1.01), math.log(1.05), math.log(1.5)],
@@ -52,6 +52,8 @@ class ByMetric(Record, Generic[T]):
     token_agreement: T | None = None
     cosine: T | None = None
     neighbour_agreement: T | None = None
+    ndcg10: T | None = Field(default=None, description="known-item retrieval: a first sentence finds its paragraph")
+    wer: T | None = Field(default=None, description="word error rate of a speech model; lower is better")
     top1: T | None = None
     agreement: T | None = None
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.architectures.dataflow import Step, Trace, trace
-from quietformer.architectures.forward import Batch, check_batches, check_model, in_eval_mode, run, without_labels
+from quietformer.architectures.forward import Batch, check_batches, check_model, in_eval_mode, model_inputs, run
 from quietformer.architectures.layout import head_modules
 from quietformer.config.recorded_changes import refuse_foreign_quantization
 from quietformer.errors import QuietformerError
@@ -86,7 +86,7 @@ def balance_(model: PreTrainedModel, batches: Iterable[Batch], *, alpha: float =
     if gained_norms(model):
         return 0  # balancing again would rescale by more than alpha says
     check_batches(batches)
-    batches = [without_labels(batch) for batch in batches]
+    batches = [model_inputs(batch) for batch in batches]
     if not batches:
         raise QuietformerError("there are no batches to balance with; pass some text or images")
     few = {name: tensor[:2] for name, tensor in batches[0].items()}

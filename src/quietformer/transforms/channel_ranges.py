@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -17,30 +18,43 @@ def smoothing(largest_input: Tensor, largest_weight: Tensor, alpha: float) -> Te
     return torch.where((x > 0) & (w > 0), x**alpha / w ** (1 - alpha), 1.0)
 
 
+@dataclass
+class ReadInput:
+    """What a projection reads: max|X_j| of every channel, and a sample of rows."""
+
+    largest: Tensor
+    rows: list[Tensor] = field(default_factory=list)
+
+    @property
+    def sample(self) -> Tensor:
+        return torch.cat(self.rows)
+
+
+SAMPLED = 512
+"""Rows of a sample, evenly over the batches."""
+
+
 def largest_inputs(model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch]) -> dict[int, Tensor]:
     """max|X_j| of the input of every module over all batches, by the id of the module."""
-    largest: dict[int, Tensor] = {}
-
-    def watch(module: nn.Module, rows: Tensor) -> None:
-        found = rows.abs().amax(0)
-        largest[id(module)] = torch.maximum(largest[id(module)], found) if id(module) in largest else found
-
-    watch_inputs(model, modules, batches, watch)
-    return largest
+    return {name: found.largest for name, found in read_inputs(model, modules, batches, rows=0).items()}
 
 
-def sampled_inputs(
-    model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch], rows: int = 512
-) -> dict[int, Tensor]:
-    """About so many rows of the input of every module, evenly over the batches, by the id of the module."""
-    kept: dict[int, list[Tensor]] = {}
+def read_inputs(
+    model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch], *, rows: int
+) -> dict[int, ReadInput]:
+    """What every module reads over all batches, with a sample of about so many rows, by the id of the module."""
+    found: dict[int, ReadInput] = {}
     share = max(1, rows // max(1, len(batches)))
 
-    def watch(module: nn.Module, found: Tensor) -> None:
-        kept.setdefault(id(module), []).append(found[:: max(1, len(found) // share)][:share].clone())
+    def watch(module: nn.Module, seen: Tensor) -> None:
+        largest = seen.abs().amax(0)
+        kept = found.setdefault(id(module), ReadInput(largest))
+        kept.largest = torch.maximum(kept.largest, largest)
+        if rows:
+            kept.rows.append(seen[:: max(1, len(seen) // share)][:share].clone())
 
     watch_inputs(model, modules, batches, watch)
-    return {name: torch.cat(parts) for name, parts in kept.items()}
+    return found
 
 
 def watch_inputs(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.architectures.dataflow import Step, Trace, trace
-from quietformer.architectures.forward import Batch, check_model, in_eval_mode, run, without_labels
+from quietformer.architectures.forward import Batch, check_model, in_eval_mode, model_inputs, run
 from quietformer.errors import QuietformerError
 from quietformer.transforms.equivalence import SAME, first_output
 from quietformer.transforms.hadamard import spreading
@@ -37,7 +37,7 @@ class _Stream:
 def rotate_(model: PreTrainedModel, example: Batch, *, seed: int = 0) -> None:
     """Rotate the residual stream, in place; raises and leaves the model unchanged where the result would differ."""
     check_model(model)
-    few = {name: tensor[:2] for name, tensor in without_labels(example).items()}
+    few = {name: tensor[:2] for name, tensor in model_inputs(example).items()}
     refuse_quantized(model, "rotate")
     with in_eval_mode(model), torch.no_grad():
         stream = _stream(model, trace(model, lambda: run(model, few)))

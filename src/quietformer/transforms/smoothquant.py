@@ -2,8 +2,8 @@
 
 For every group of projections that read the same tensor, channel j of the tensor is divided by s_j = max|X_j|^alpha /
 max|W_j|^(1 - alpha) and the weights of that channel are multiplied by it: the same model with other ranges. If a norm feeds
-only this group, the division is folded into the norm's weight; otherwise it is computed before each projection. Groups are
-found by tracing a forward pass, like the placement of quantizers.
+only this group, the division is folded into the norm's weight; if attention does, into the projection of its values;
+otherwise it is computed before each projection. Groups are found by tracing a forward pass, like the placement of quantizers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from quietformer.architectures.dataflow import Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.layout import head_modules
 from quietformer.errors import QuietformerError
-from quietformer.transforms.channel_ranges import largest_inputs, sampled_inputs, smoothing
+from quietformer.transforms.channel_ranges import SAMPLED, read_inputs, smoothing
 from quietformer.transforms.equivalence import first_output, same_up_to_rounding
 from quietformer.transforms.preconditions import refuse_quantized
 
 MIGRATION = "migration"
 """The name of the buffer by which the input of a projection is divided."""
 
+VALUES = {"scaled_dot_product_attention": 2, "matmul": 1, "bmm": 1}
+"""Functions by which attention is computed, and which of their inputs the values are."""
 
 Exponent = Callable[[Tensor, Tensor, list[Tensor]], float]
 """Chooses alpha for one group: from a sample of its input, max|X_j|, and the weights that read it, channels first."""
@@ -36,7 +38,7 @@ Exponent = Callable[[Tensor, Tensor, list[Tensor]], float]
 
 @dataclass
 class Migration:
-    """The result: how many groups were folded into a norm, how many are divided explicitly, and which were skipped."""
+    """The result: how many groups were folded into what is before, how many are divided explicitly, and which were skipped."""
 
     alphas: list[float] = field(default_factory=list)
     folded: int = 0
@@ -53,6 +55,7 @@ class _Group:
     projections: list[nn.Module]
     names: list[str]
     norm: nn.Module | None  # the norm that feeds only these projections
+    values: nn.Linear | None  # the projection of the values whose attention feeds only these projections
 
 
 def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Exponent = 0.5) -> Migration:
@@ -74,17 +77,17 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Ex
         groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration()
         users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
         every = [module for group in groups for module in group.projections]
-        largest = largest_inputs(model, every, batches)
-        samples = {} if isinstance(alpha, float) else sampled_inputs(model, every, batches)
+        inputs = read_inputs(model, every, batches, rows=0 if isinstance(alpha, float) else SAMPLED)
         for group in groups:
             if any(users[id(module._parameters["weight"])] > 1 for module in group.projections):
                 done.left[group.names[0]] = "its weight is tied to another module's"
-            elif not all(id(module) in largest for module in group.projections):
+            elif not all(id(module) in inputs for module in group.projections):
                 done.left[group.names[0]] = "not used on these batches"
             else:
-                found = torch.stack([largest[id(module)] for module in group.projections]).amax(0)
+                found = torch.stack([inputs[id(module)].largest for module in group.projections]).amax(0)
                 weights = [_by_channel(module) for module in group.projections]
-                chosen = alpha if isinstance(alpha, float) else alpha(samples[id(group.projections[0])], found, weights)
+                first = inputs[id(group.projections[0])]
+                chosen = alpha if isinstance(alpha, float) else alpha(first.sample, found, weights)
                 done.alphas.append(chosen)
                 if _migrate_group_(group, found, chosen, users):
                     done.folded += 1
@@ -113,7 +116,12 @@ def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
         touching = [group for group in joined if group[1] & read]
         joined = [group for group in joined if not group[1] & read]
         joined.append(([*(n for names, _ in touching for n in names), name], read.union(*(r for _, r in touching))))
-    return [_Group([modules[n] for n in names], names, _only_norm(seen, names, read)) for names, read in joined]
+    groups = [
+        _Group([modules[n] for n in names], names, _only_norm(seen, names, read), _only_values(seen, names, read))
+        for names, read in joined
+    ]
+    # What is folded into values changes weights that other groups are measured by.
+    return sorted(groups, key=lambda group: group.values is None)
 
 
 def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | None:
@@ -126,13 +134,35 @@ def _only_norm(seen: Trace, names: list[str], read: set[int]) -> nn.Module | Non
     return step.module if all(seen.steps[reader].site in names for reader in step.readers) else None
 
 
+def _only_values(seen: Trace, names: list[str], read: set[int]) -> nn.Linear | None:
+    """The projection whose channels, weighted by attention, are the channels that only these projections read."""
+    if len(read) != 1:
+        return None
+    found = list(seen.origins(next(iter(read))))
+    if len(found) != 1 or any(reader.site not in names for reader in seen.readers(found[0][0])):
+        return None
+    attention = found[0][1]
+    if attention.kind in VALUES and len(attention.sources) > VALUES[attention.kind]:
+        values = list(seen.origins(attention.sources[VALUES[attention.kind]]))
+    else:
+        owner, _, tap = attention.site.rpartition(".")
+        taps = [index for index, step in enumerate(seen.steps) if tap == "context" and step.site == f"{owner}.value"]
+        values = [origin for index in taps for source in seen.steps[index].sources for origin in seen.origins(source)]
+    if len(values) != 1 or len(list(seen.readers(values[0][0]))) != 1:
+        return None
+    module = values[0][1].module
+    called = sum(step.module is module for step in seen.steps)
+    return module if isinstance(module, nn.Linear) and called == 1 else None
+
+
 def _migrate_group_(group: _Group, largest: Tensor, alpha: float, users: Counter[int]) -> bool:
-    """Rescale one group; returns whether the division was folded into the norm."""
+    """Rescale one group; returns whether the division was folded into what is before it."""
     weights = torch.stack([_by_channel(module).abs().amax(1) for module in group.projections]).amax(0)
     like = _by_channel(group.projections[0])
     # Divisor and factor must be exactly equal, so the scale is rounded once, before both.
     scale = smoothing(largest, weights, alpha).to(like)
     folded = group.norm is not None and _fold_(group.norm, scale, users)
+    folded = folded or (group.values is not None and _fold_into_values_(group.values, scale, users))
     for module in group.projections:
         _by_channel(module).mul_(scale[:, None])
         if not folded:
@@ -163,6 +193,16 @@ def _fold_(norm: nn.Module, scale: Tensor, users: Counter[int]) -> bool:
     for parameter, old in zip(parameters, kept, strict=True):
         parameter.copy_(old)
     return False
+
+
+def _fold_into_values_(values: nn.Linear, scale: Tensor, users: Counter[int]) -> bool:
+    """Divide the channels of the values; not where several heads share one (grouped queries)."""
+    parameters = [parameter for parameter in values._parameters.values() if parameter is not None]
+    if any(len(parameter) != len(scale) or users[id(parameter)] > 1 for parameter in parameters):
+        return False
+    for parameter in parameters:
+        parameter.div_(scale.view(-1, *[1] * (parameter.dim() - 1)))
+    return True
 
 
 def _by_channel(projection: nn.Module) -> Tensor:

@@ -1,25 +1,35 @@
-"""`export`: real INT8 as an ONNX model, checked against the simulation, measured, beside what others give."""
+"""`export`: real INT8 for ONNX Runtime and OpenVINO, checked against the simulation, measured, beside what others give."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
-from quietformer.analysis.evaluate import evaluate
+from quietformer.analysis.evaluate import Evaluation
+from quietformer.analysis.task_quality import evaluate_on
 from quietformer.config.options.export import ExportOptions
+from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
-from quietformer.deployment.baselines import compare_baselines
-from quietformer.deployment.onnx_export import export_onnx
-from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.deployment.usage_note import INTEGER
-from quietformer.errors import QuietformerError
+from quietformer.deployment.baselines import OwnExport, compare_baselines
+from quietformer.deployment.onnx_export import STALE, export_onnx
+from quietformer.deployment.runtimes import runtime_model, runtimes_asked
+from quietformer.errors import QualityError, QuietformerError
+from quietformer.files import whole_folder
 from quietformer.progress import SILENT, Progress
-from quietformer.results.export import ExportReport, SearchStep
+from quietformer.results import numbers
+from quietformer.results.export import BaselineRow, ExportReport, SearchStep
+from quietformer.results.quality import better_of
 from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
 
 REPORT = "report.json"
+WHAT_IT_NEEDS = {
+    "ndcg10": "it needs paragraphs of two sentences and more that are not calibrated on (--eval-texts); there are",
+    "wer": "it needs a whole speech model, and a transcript beside every .wav file; there are",
+    "top1": "it needs labels (class folders); there are",
+}
 
 
 def export(
@@ -28,14 +38,18 @@ def export(
     options: ExportOptions | None = None,
     progress: Progress = SILENT,
 ) -> ExportReport:
-    """Write a model to a folder as INT8 ONNX that agrees with the simulation, and measure it.
+    """Write a model to a folder as INT8 that agrees with the simulation, and measure it.
 
     A folder that `quantize` wrote is exported as it was calibrated; any other model is calibrated first.
     """
     options, out = options or ExportOptions(), Path(out)
     check_new_folder(out, model, overwrite=options.overwrite)
+    runtimes_asked(options.runtime)
     options.spec()  # a mistake in it is told before the model is loaded
+    limits = options.limits()
     opened = open_once(model, options, progress)
+    check_limits_fit(limits, opened.task, type(opened.model).__name__)
+    begin = time.perf_counter()
     quantized = changes_of(opened.model).quantized
     steps: list[SearchStep] = []
     if quantized is not None:
@@ -46,22 +60,67 @@ def export(
     else:
         simulated = simulate(opened, options, progress)
     data, reference = simulated.data, simulated.reference
-    details = export_onnx(simulated.opened.model, out, data.evaluation, data.tokenizer, options, progress)
-    real = evaluate(
-        OnnxModel(out / INTEGER), data.evaluation, opened.task, reference, progress=progress, what="evaluating INT8"
-    )
-    baselines = compare_baselines(opened.model, data, reference, simulated.spec, progress) if options.baselines else []
-    fields = dict(simulated.report_fields()) | {
-        "kind": "export",
-        "real": real.metrics,
-        "export": details,
-        "baselines": baselines,
-        "steps": steps,
-        "command": command_on([model], "export", options, [out]),
-    }
-    report = ExportReport.model_validate(fields)
-    report.save(out / REPORT)
+    _check_measured(limits, reference.evaluation)
+    with whole_folder(out, stale=STALE) as draft:  # put in place when the quality is known and suffices
+        details = export_onnx(simulated.opened.model, draft, data.evaluation, data.tokenizer, options, progress)
+        seconds = time.perf_counter() - begin
+        real = {
+            one.runtime: evaluate_on(
+                runtime_model(one.runtime, draft), data, reference, progress=progress,
+                what=f"evaluating INT8 ({one.runtime})",
+            ).metrics
+            for one in details.runtimes
+            if one.error is None
+        }  # fmt: skip
+        baselines: list[BaselineRow] = []
+        if options.baselines:
+            own = OwnExport(draft, details.runtimes, simulated.spec, seconds, details.threads)
+            baselines = compare_baselines(opened.model, data, reference, own, progress)
+        fields = dict(simulated.report_fields()) | {
+            "kind": "export",
+            "real": real[details.runtimes[0].runtime],
+            "real_by_runtime": real,
+            "export": details,
+            "baselines": baselines,
+            "steps": steps,
+            "command": command_on([model], "export", options, [out]),
+        }
+        report = ExportReport.model_validate(fields)
+        _check_quality(limits, report)
+        report.save(draft / REPORT)
     return report
+
+
+def _check_measured(limits: dict[str, float], evaluation: Evaluation) -> None:
+    """Refuse a limit that this data cannot test, before anything is written."""
+    for name in limits:
+        if name not in evaluation.measured:
+            raise QuietformerError(
+                f"--min-quality {name}: this data does not measure it; {WHAT_IT_NEEDS.get(name, 'it is measured by')} "
+                f"{', '.join(evaluation.measured)}"
+            )
+
+
+def _check_quality(limits: dict[str, float], report: ExportReport) -> None:
+    """Refuse a model that is worse than asked for, or that gives no number any more."""
+    for name, limit in limits.items():
+        reached = report.real[name]
+        if reached is None or (reached > limit if better_of(name) == "lower" else reached < limit):
+            raise QualityError(
+                f"real INT8 reaches {name} {numbers.metric(reached, name)}, --min-quality asks for {numbers.quoted(limit)}; "
+                f"{_tried(report)}; nothing was written",
+                report,
+            )
+
+
+def _tried(report: ExportReport) -> str:
+    """What the search did, in words."""
+    kept = [step.name for step in report.steps if step.kept and step.name != "start"]
+    dropped = dict.fromkeys(step.name for step in report.steps if not step.kept and step.name not in kept)
+    if not report.steps:
+        return "there was no search"
+    found = f"the search kept {', '.join(dict.fromkeys(kept)) or 'nothing'}"
+    return f"{found} and dropped {', '.join(dropped)}" if dropped else found
 
 
 def _check_asks_for_nothing_else(name: str, options: ExportOptions) -> None:

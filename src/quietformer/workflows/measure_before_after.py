@@ -111,7 +111,9 @@ def export_and_measure(model: PreTrainedModel, by: Measuring, folder: Path | Non
     with tempfile.TemporaryDirectory() as scratch:
         place = folder or Path(scratch) / "int8"
         few = spread_over(data.evaluation, CHECKED)
-        details = export_onnx(model, place, few, data.tokenizer, OnnxOptions(timed=timed), by.progress)
+        details = export_onnx(
+            model, place, few, data.tokenizer, OnnxOptions(timed=timed, runtime="onnxruntime"), by.progress
+        )
         session = OnnxModel(place / INTEGER, threads=torch.get_num_threads())
         what = "evaluating real INT8"
         found = evaluate(session, data.evaluation, reference.task, reference, progress=by.progress, what=what)

@@ -11,11 +11,13 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from quietformer.analysis.inspection import check_finite
+from quietformer.analysis.task_quality import Original
+from quietformer.architectures.forward import has_decoder
 from quietformer.architectures.task import task_of
 from quietformer.config.options.base import Options
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
-from quietformer.config.tasks import MeasuredTask
+from quietformer.data.batches_from_options import KINDS
 from quietformer.errors import QuietformerError
 from quietformer.models.open_any import open_model
 from quietformer.progress import Progress
@@ -28,12 +30,8 @@ ModelName = str | os.PathLike[str] | PreTrainedModel
 
 
 @dataclass(frozen=True)
-class OpenedModel:
-    """A model, the name it was opened by, and what it is measured by."""
-
-    model: PreTrainedModel
-    name: str
-    task: MeasuredTask
+class OpenedModel(Original):
+    """A model, the name it was opened by, what it is measured by, and the speech model that it is the encoder of."""
 
     @property
     def info(self) -> ModelInfo:
@@ -56,7 +54,16 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> 
         progress.step(f"loading {name}")
         opened = open_model(name, trust_remote_code=options.trust_remote_code)
     check_finite(opened)
+    if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened):
+        return _speech_encoder(opened, name)
     return OpenedModel(opened, name, task_of(opened))
+
+
+def _speech_encoder(whole: PreTrainedModel, name: str) -> OpenedModel:
+    """Of a speech model that writes what it hears, its encoder; the decoder stays in fp32 and shows what that is worth."""
+    encoder: PreTrainedModel = copy.deepcopy(whole.get_encoder())
+    encoder.config = copy.deepcopy(whole.config)
+    return OpenedModel(encoder, name, task_of(encoder), whole if whole.can_generate() else None)
 
 
 def check_is_model(model: object) -> None:

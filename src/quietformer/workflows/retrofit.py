@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
 from transformers import PreTrainedModel
 
-from quietformer.analysis.evaluate import reference_run
+from quietformer.analysis.evaluate import Evaluation, reference_run
 from quietformer.architectures.forward import Batch
 from quietformer.architectures.layout import find_blocks
 from quietformer.config.options.opening import OpeningOptions
@@ -22,13 +24,14 @@ from quietformer.data.batches_from_options import check_length, image_size
 from quietformer.data.training_data import TrainingData, takes_images, training_data
 from quietformer.data.unseen_data import measuring_data
 from quietformer.errors import QuietformerError
+from quietformer.files import whole_folder
 from quietformer.models.open_any import open_model
 from quietformer.progress import SILENT, Progress
 from quietformer.results.before_after import Side, beside_balancing, comparison, side_in_words, verdict_on
 from quietformer.results.before_file import keep_before, kept_before
 from quietformer.results.provenance import command_line
-from quietformer.results.quality import ByGranularity, Spreads, Yardstick
-from quietformer.results.retrofit import RetrofitReport
+from quietformer.results.quality import ByGranularity, Spreads, Yardstick, effect
+from quietformer.results.retrofit import RetrofitReport, TrainingFree, beside_training, is_better, no_training_needed
 from quietformer.results.train import TrainReport
 from quietformer.training.run import run_training, with_absolute_paths
 from quietformer.training.run_folder import RECIPE, check_run, only_writer, start
@@ -39,6 +42,7 @@ from quietformer.transforms.gained_modules import gained_norms
 from quietformer.workflows.measure_before_after import Measuring, inspect_some, measure_side, simulate_both
 from quietformer.workflows.open_once import OpenedModel, open_once
 from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
+from quietformer.workflows.without_training import without_training
 
 REPORT, INT8 = "retrofit.json", "int8"
 """Files of the run folder: the report, and the folder with real INT8."""
@@ -70,15 +74,23 @@ def retrofit(
     options: RetrofitOptions | None = None,
     progress: Progress = SILENT,
 ) -> RetrofitReport:
-    """Heal a model so that static INT8 works on it, into a folder; interrupted, the same call resumes.
+    """Make a model work in static INT8, into a folder; interrupted, the same call resumes.
 
-    A model without outliers is left alone, and nothing is written.
+    A model without outliers is left alone, and nothing is written. Where INT8 is good without training, that is what is
+    written; otherwise the model is healed.
     """
     call = Call(_name(model), Path(out), options or RetrofitOptions(), progress)
     if (report := _finished(call)) is not None:
         progress.say(f"{out} is finished; nothing to do")
         return report
     _check_place(call)
+    with tempfile.TemporaryDirectory() as drafts:
+        return _retrofit(call, Path(drafts))
+
+
+def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
+    """What is shipped as INT8 is first made in `drafts`: only at the end is it known which is best."""
+    progress = call.progress
     opened = _open(call)
     original = opened.model
     known = KnownModel.of(opened.name, original)
@@ -96,6 +108,12 @@ def retrofit(
         unchanged = Side(inspect=inspected, fp32=reference.evaluation.metrics)
         return _report(call, opened, by, unchanged, inspected.verdict.sentence)
 
+    free = _searched(original, by, call, drafts / "original")
+    if free is not None and not call.options.force and _costs_nothing(free, reference.evaluation):
+        before = before or measure_side(original, inspected, by, real=call.options.real)
+        _ship(drafts / "original", call)
+        return _kept(call, _untrained(_report(call, opened, by, before, ""), free, call))
+
     teacher = _balanced_teacher(original, replace(known, inspected=inspected), data, call)
     recipe = teacher.recipe
     check_run(call.out, recipe, "choose another OUT, or give the options it was begun with")
@@ -111,19 +129,52 @@ def retrofit(
     run = run_training(recipe, call.out, progress, Prepared(data, teacher.model, student, trusted))
     # A run that had ended before this call is only on the disk.
     healed = open_model(call.out, trust_remote_code=trusted) if run.model is None else run.model
-    inspected = inspect_some(healed, measured, str(out), progress)
-    after = measure_side(healed, inspected, by, real=call.options.real, folder=call.out / INT8)
+    inspected = inspect_some(healed, measured, str(call.out), progress)
+    after = measure_side(healed, inspected, by, real=call.options.real, folder=None if free else call.out / INT8)
     alone = simulate_both(teacher.model, by) if teacher.balanced else None
-    sentence = _sentence(before, after, alone, reference.evaluation.yardstick)
+    healed_int8 = _searched(healed, by, call, drafts / "healed")
+    yardstick = reference.evaluation.yardstick
+    if free is not None and healed_int8 is not None:
+        _ship(drafts / ("healed" if is_better(healed_int8, free, yardstick) else "original"), call)
+    sentence = f"{_sentence(before, after, alone, yardstick)} {beside_training(free, healed_int8, yardstick)}".strip()
     changed = _changed(call, recipe, run.report) | {
         "after": after,
         "rows": comparison(before, after),
         "balanced_alone": alone,
+        "training_free": free,
+        "healed_int8": healed_int8,
         "parameters_added": healed.num_parameters() - original.num_parameters(),
     }
-    report = _report(call, opened, by, before, sentence).model_copy(update=changed)
+    return _kept(call, _report(call, opened, by, before, sentence).model_copy(update=changed))
+
+
+def _untrained(report: RetrofitReport, free: TrainingFree, call: Call) -> RetrofitReport:
+    sentence = no_training_needed(free, report.before, report.primary)
+    return report.model_copy(update={"sentence": sentence, "training_free": free, "asked": call.asked})
+
+
+def _kept(call: Call, report: RetrofitReport) -> RetrofitReport:
     report.save(call.out / REPORT)
     return report
+
+
+def _searched(model: PreTrainedModel, by: Measuring, call: Call, folder: Path) -> TrainingFree | None:
+    """INT8 without training; None for the paper placement, where training is what is asked for."""
+    spec = call.options.spec()
+    if spec.placement.everywhere:
+        return None
+    return without_training(model, by, spec, folder if call.options.real else None)
+
+
+def _costs_nothing(free: TrainingFree, fp32: Evaluation) -> bool:
+    return effect(fp32.metrics[fp32.primary], free.metrics[fp32.primary], fp32.better) == "none"
+
+
+def _ship(draft: Path, call: Call) -> None:
+    """Put real INT8 in its place; there is none where it was not asked for, or the graph does not export."""
+    if draft.is_dir():
+        with whole_folder(call.out / INT8, stale=("*",)) as place:
+            shutil.copytree(draft, place, dirs_exist_ok=True)
 
 
 def _name(model: object) -> str:
@@ -160,13 +211,18 @@ def _check_place(call: Call) -> None:
         raise QuietformerError(f"{out} is a file; OUT is a folder")
     if out.is_dir() and os.path.isdir(call.name) and out.samefile(call.name):
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
-    if out.is_dir() and not (out / RECIPE).is_file() and any(not e.name.startswith(".") for e in out.iterdir()):
+    # INT8 without training comes first, before there is a recipe.
+    known = out.is_dir() and (
+        (out / RECIPE).is_file() or all(e.name == INT8 or e.name[0] == "." for e in out.iterdir())
+    )
+    if out.is_dir() and not known:
         raise QuietformerError(f"{out} holds other things than a retrofit; choose another OUT")
 
 
 def _open(call: Call) -> OpenedModel:
     options = call.options
-    attention_for_pretrained(options.attention, options.gate)  # a mistake in it is told before the model is loaded
+    options.spec()  # a mistake is told before the model is loaded
+    attention_for_pretrained(options.attention, options.gate)
     opened = open_once(call.name, options, call.progress)
     model = opened.model
     if changes_of(model).quantized is not None:

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, in_eval_mode, run, token_mask
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators
 from quietformer.data.calibration_data import CalibrationData
+from quietformer.data.mixed_lengths import mixed_lengths
+from quietformer.data.text_batches import special_tokens
 from quietformer.errors import QuietformerError
 from quietformer.progress import Progress
 from quietformer.quant.bias_correction import correct_biases_
@@ -31,8 +33,9 @@ from quietformer.transforms.balance import balance_
 from quietformer.transforms.smoothquant import migrate_
 from quietformer.workflows.smoothing_exponent import least_error_exponent
 
-RANGES = ("minmax", "percentile(q=99.999)", "percentile(q=99.99)")
-"""Ranges of activations that are tried beside the one that was asked for."""
+RANGES = ("percentile(q=99.999)",)
+LOW_BIT_RANGES = ("percentile(q=99.99)", "percentile(q=99.9)", "mse")
+"""Ranges of activations that are tried beside the one that was asked for; with fewer than 8 bits cutting more may pay."""
 
 WORTH = 0.95
 """A tensor goes back to full precision, and ranges change, if that leaves at most this share of the error."""
@@ -55,9 +58,11 @@ class Search:
 
     def __init__(self, model: PreTrainedModel, data: CalibrationData, spec: QuantSpec, progress: Progress) -> None:
         self.original, self.spec, self.progress = model, spec, progress
-        self.calibration = data.calibration(0)
-        judges = data.calibration(1)
-        self.judges = judges[: max(1, JUDGED // len(next(iter(judges[0].values()))))]
+        before, after = ([], []) if data.tokenizer is None else special_tokens(data.tokenizer)
+        calibration, judges = data.calibration(0), data.calibration(1)
+        judges = _fresh(judges, calibration)[: max(1, JUDGED // len(_main_input(judges[0])))]
+        self.calibration = mixed_lengths(calibration, before, after)
+        self.judges = mixed_lengths(judges, before, after)
         with in_eval_mode(model):
             self.exact = [_output(model, batch) for batch in self.judges]
         self.steps: list[SearchStep] = []
@@ -71,13 +76,12 @@ class Search:
         tried: list[tuple[str, Callable[[], None]]] = [
             ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
             ("attention", self._attention_in_full_precision),
-            ("ranges", self._ranges),
+            *([("ranges", self._ranges)] if ranges else []),
+            # After the ranges: the grid of a weight is found anew in each calibration, and rounded weights must stay on it.
             ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
             ("bias correction", lambda: self._change_weights("bias correction", correct_biases_)),
         ]
         for name, step in tried:
-            if name == "ranges" and not ranges:
-                continue
             if time.perf_counter() - begin > seconds:
                 self.steps.append(SearchStep(name=name, what="left out: no time left", error=None, kept=False))
                 continue
@@ -114,7 +118,7 @@ class Search:
                 done = migrate_(model, self.calibration, least_error_exponent(self.spec))
                 name, count = "smoothing", done.folded + done.divided
                 spread = numbers.span(min(done.alphas), max(done.alphas)) if done.alphas else "none"
-                what = f"{count} groups of linear layers, exponents {spread}, {done.folded} folded into norms"
+                what = f"{count} groups of linear layers, exponents {spread}, {done.folded} folded into what is before"
         except QuietformerError as reason:
             self.steps.append(SearchStep(name="rescaling", what=str(reason), error=None, kept=False))
             return
@@ -140,14 +144,19 @@ class Search:
         if kept:
             rules = (QuantRule(pattern="*:probabilities"), QuantRule(pattern="*:value"))
             self.spec = self.spec.model_copy(update={"rules": (*rules, *self.spec.rules)})
+            found = {site: (q.scale_pattern, q.zero_point) for site, q in quantizers(self.model).items()}
             dequantize_(self.model)
-            self.model, self.plan = self._quantized(self.model)
+            self.plan = quantize_(self.model, self.spec, self.calibration[0])
+            for site, quantizer in quantizers(self.model).items():
+                quantizer.scale_pattern.copy_(found[site][0])
+                quantizer.zero_point.copy_(found[site][1])
+            set_mode_(self.model, "quantize")
         self._note("attention", "the product of probabilities and values in fp32", error, kept=kept)
 
     def _ranges(self) -> None:
         asked = self.spec.activations
         best, least = asked, self.error
-        for text in RANGES:
+        for text in RANGES if self.spec.activation_bits >= 8 else LOW_BIT_RANGES:
             use_estimators_(self.model, activations=estimators.read(text))
             calibrate_(self.model, self.calibration)
             error = self._measure()
@@ -155,7 +164,8 @@ class Search:
                 best, least = estimators.read(text), error
             self.steps.append(SearchStep(name="ranges", what=text, error=error, kept=kept))
         use_estimators_(self.model, activations=best)
-        calibrate_(self.model, self.calibration)
+        if not kept:  # the ranges are those of the last that was tried
+            calibrate_(self.model, self.calibration)
         self.spec = self.plan.spec = self.spec.model_copy(update={"activations": best})
         self.error = least
 
@@ -172,14 +182,28 @@ class Search:
         self._note(name, f"{count} linear layers", error, kept=kept)
 
 
+def _fresh(judges: list[Batch], calibration: list[Batch]) -> list[Batch]:
+    """Batches without the rows that are in the calibration data; all of them if nothing else is left."""
+    seen = {row.numpy().tobytes() for batch in calibration for row in _main_input(batch)}
+    fresh = []
+    for batch in judges:
+        rows = [place for place, row in enumerate(_main_input(batch)) if row.numpy().tobytes() not in seen]
+        if rows:
+            fresh.append({name: tensor[rows] for name, tensor in batch.items()})
+    return fresh or judges
+
+
+def _main_input(batch: Batch) -> Tensor:
+    return next(iter(batch.values()))
+
+
 def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The main output, one row a token or image, without padding."""
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
     with torch.no_grad(), in_eval_mode(model):
-        result = run(model, inputs)
+        result = run(model, batch)
     output: Tensor = result["logits"] if "logits" in result else result["last_hidden_state"]
-    rows, mask = output.flatten(0, -2).float(), batch.get("attention_mask")
-    return rows[mask.bool().flatten()] if mask is not None and mask.numel() == len(rows) else rows
+    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
+    return (output.flatten(0, -2) if mask is None else output[mask.bool()]).float()
 
 
 def _cosines(one: Tensor, other: Tensor) -> Tensor:

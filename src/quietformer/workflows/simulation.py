@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from quietformer.analysis.evaluate import Reference, evaluate, reference_run
+from quietformer.analysis.evaluate import Reference
 from quietformer.analysis.repeated_quantization import measure_seeds, search_estimator
+from quietformer.analysis.task_quality import evaluate_on, reference_on
 from quietformer.config.options.data import CalibrationOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.quantize import SimulationOptions
@@ -62,7 +63,7 @@ def simulate(
     """Evaluate in fp32, balance if asked, place quantizers, calibrate once per seed and evaluate each."""
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
-    reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
+    reference = reference_on(opened, data, progress=progress)
     if options.balance:
         _balance_(opened, data)  # compared with what the model was before
     plan = quantize_(opened.model, spec, data.evaluation[0])
@@ -87,12 +88,12 @@ def simulate_best(
     """The same for the INT8 with the least error that a search finds; the opened model is left as it is."""
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
-    reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
+    reference = reference_on(opened, data, progress=progress)
     if options.balance:
         _balance_(opened, data)
     ranges = "acts" not in options.model_fields_set
     found = Search(opened.model, data, spec, progress).run(seconds=options.search_seconds, ranges=ranges)
-    measured = evaluate(found.model, data.evaluation, opened.task, reference, progress=progress)
+    measured = evaluate_on(found.model, data, reference, progress=progress)
     best = dataclasses.replace(opened, model=found.model)
     runs = [CalibrationRun(seed=0, metrics=measured.metrics)]
     return Simulation(best, data, reference, found.plan.spec, found.plan, runs), found.steps
@@ -104,6 +105,6 @@ def as_calibrated(
     """A model that comes quantized, as it was calibrated."""
     data = calibration_data(opened.model, opened.name, opened.task, options)
     with full_precision(opened.model):
-        reference = reference_run(opened.model, data.evaluation, opened.task, progress=progress)
-    found = evaluate(opened.model, data.evaluation, opened.task, reference, progress=progress)
+        reference = reference_on(opened, data, progress=progress)
+    found = evaluate_on(opened.model, data, reference, progress=progress)
     return Simulation(opened, data, reference, quantized.spec, None, [CalibrationRun(seed=0, metrics=found.metrics)])

@@ -346,7 +346,7 @@ def test_the_exported_graph_agrees_for_lengths_it_has_not_seen(tmp_path):
     other = {"input_ids": longer, "attention_mask": mask}  # beyond the distances that have a bucket each
     qf.calibrate_(model, [GIVEN, other])
     result = qf.export_onnx(model, tmp_path / "onnx", [GIVEN], options=qf.OnnxOptions(keep_fp32=True, threads=1))
-    assert result.cosine_to_simulation > 0.999
+    assert result.agreement.cosine > 0.999
     assert result.weights + result.activations == len(quantizers(model))
     assert longer.shape[1] > LENGTH
     for given in (GIVEN, other):

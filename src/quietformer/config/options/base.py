@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     Texts = Takes[Place | Sequence[Place], tuple[str, ...]]
     Names = Takes[str | Sequence[str], tuple[str, ...]]
     Overrides = Takes[str | Sequence[str] | Mapping[str, object], tuple[str, ...]]
+    Limits = Takes[str | Sequence[str] | Mapping[str, float], tuple[str, ...]]
 else:
     OptionalPath = Annotated[Path | None, BeforeValidator(_path)]
     Paths = Annotated[tuple[Path, ...], BeforeValidator(_several_paths)]
@@ -130,3 +131,5 @@ else:
     """With commas between them: `a,b`."""
     Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), Flag("KEY=VALUE")]
     """Changes to fields of a recipe: `training.steps=100`, several of them, or a mapping."""
+    Limits = Annotated[tuple[str, ...], BeforeValidator(_overrides), Flag("METRIC=VALUE")]
+    """Limits of quality: `cosine=0.998`, several of them, or a mapping."""

@@ -10,7 +10,7 @@ from quietformer.config.options.base import Flag, OptionalPath, Options
 
 
 class DataOptions(Options):
-    """Which text or images to run; without any, the built-in text (documentation of installed packages) or digits."""
+    """Which text, images or audio to run; without any, the built-in text (documentation of installed packages) or digits."""
 
     texts: Annotated[OptionalPath, Flag("FILE")] = Field(
         default=None, validate_default=True, description="Text file, one paragraph per line."
@@ -21,13 +21,18 @@ class DataOptions(Options):
         validate_default=True,
         description="Folder of images (vision models); class folders give labels.",
     )
+    audio: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None,
+        validate_default=True,
+        description="Folder of .wav files (speech models); .txt files of the same names are transcripts.",
+    )
     length: int | None = Field(default=None, ge=3, description="Tokens per sequence; default 128, or as many as fit.")
-    batch_size: int = Field(default=8, ge=1, description="Sequences or images run at once.")
+    batch_size: int = Field(default=8, ge=1, description="Sequences, images or windows of audio run at once.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.texts is not None) + bool(self.dataset) + (self.images is not None) > 1:
-            raise ValueError("give one of --texts, --dataset and --images")
+        if sum(map(bool, (self.texts, self.dataset, self.images, self.audio))) > 1:
+            raise ValueError("give one of --texts, --dataset, --images and --audio")
         return self
 
 
@@ -39,11 +44,24 @@ class CalibrationOptions(DataOptions):
         validate_default=True,
         description="Other text file to evaluate on; by default part of the data is held out.",
     )
-    sequences: int = Field(default=64, ge=2, description="Sequences or images to evaluate on.")
+    eval_images: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None, validate_default=True, description="Other folder of images to evaluate on."
+    )
+    eval_audio: Annotated[OptionalPath, Flag("DIR")] = Field(
+        default=None, validate_default=True, description="Other folder of .wav files to evaluate on."
+    )
+    sequences: int = Field(default=64, ge=2, description="Sequences, images or windows of audio to evaluate on.")
     calibration: int = Field(default=16, ge=1, description="Batches to calibrate on.")
 
     @model_validator(mode="after")
-    def _text_with_text(self) -> Self:
-        if self.eval_texts is not None and self.images is not None:
-            raise ValueError("--eval-texts goes with text, not with --images")
+    def _same_kind(self) -> Self:
+        given = {"texts": self.texts or self.dataset, "images": self.images, "audio": self.audio}
+        asked = {"texts": self.eval_texts, "images": self.eval_images, "audio": self.eval_audio}
+        for kind in asked:
+            other = next((name for name in given if name != kind and (given[name] or asked[name])), None)
+            if asked[kind] and other:
+                raise ValueError(f"--eval-{kind} goes with --{kind}, not with {other}")
+        if (self.eval_audio or self.eval_images) and not (self.audio or self.images):
+            kind = "audio" if self.eval_audio else "images"
+            raise ValueError(f"--eval-{kind} needs --{kind} to calibrate on")
         return self

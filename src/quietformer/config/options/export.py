@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from quietformer.config.options.base import Flag, Options
+from quietformer.config.options.base import Flag, Limits, Options
+from quietformer.config.options.limits import read_limits
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.quantize import SimulationOptions
 
 WeightType = Literal["auto", "int8", "uint8"]
+RuntimeChoice = Literal["onnxruntime", "openvino", "both"]
 
 
 class OnnxOptions(Options):
-    """What is written as ONNX, and how it is timed."""
+    """What is written for which runtime, and how it is timed."""
 
     weight_type: WeightType = Field(
         default="auto",
         description="How weights are stored: uint8 is exact everywhere, int8 is faster; auto takes int8 if nothing changes.",
+    )
+    runtime: RuntimeChoice | None = Field(
+        default=None,
+        description="Write and measure INT8 for onnxruntime, openvino or both; both if OpenVINO is installed.",
     )
     keep_fp32: bool = Field(default=False, description="Also keep the fp32 ONNX model.")
     timed: bool = Field(default=True, description="Measure latencies.")
@@ -40,6 +46,20 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     )
     search_seconds: float = Field(default=60.0, gt=0, description="No further step of the search begins after so long.")
     baselines: bool = Field(
-        default=False, description="Also measure what ONNX Runtime's own tools and SmoothQuant give."
+        default=False, description="Also measure what NNCF, ONNX Runtime's own tools, torchao and SmoothQuant give."
+    )
+    min_quality: Limits = Field(
+        default=(),
+        validate_default=True,
+        description="Write nothing and exit with code 3 if real INT8 is worse, e.g. cosine=0.998 or wer=0.05; repeatable.",
     )
     overwrite: bool = Field(default=False, description="Replace what is already in OUT.")
+
+    def limits(self) -> dict[str, float]:
+        """What `min_quality` asks for, by metric."""
+        return read_limits(self.min_quality)
+
+    @model_validator(mode="after")
+    def _known_metrics(self) -> Self:
+        self.limits()
+        return self

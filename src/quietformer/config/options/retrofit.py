@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from quietformer.config.options.base import Flag, OptionalPath, Overrides, Paths, Texts
 from quietformer.config.options.opening import OpeningOptions
+from quietformer.config.quantization import QuantSpec, placements
 from quietformer.config.recipe import Source
 from quietformer.config.spec_base import Seed
 from quietformer.errors import QuietformerError
@@ -20,6 +21,10 @@ class RetrofitOptions(OpeningOptions):
     """What `retrofit` can be told; an option that is unset takes what suits the model."""
 
     title = "retrofit"
+    placement: Annotated[str, Flag("NAME")] = Field(
+        default="matmul",
+        description="Which tensors INT8 is for: matmul (inputs of matrix products), linear, paper (every tensor).",
+    )
     gate: Annotated[str, Flag("SPEC")] = Field(
         default="", description="Gate to add, open at the start: linear (default), mlp, all_heads, elementwise, none."
     )
@@ -87,7 +92,7 @@ class RetrofitOptions(OpeningOptions):
         description="Change a field of the recipe, e.g. teacher.hidden=2; repeatable.",
     )
     real: bool = Field(default=True, description="Also export and measure real INT8 (ONNX Runtime).")
-    force: bool = Field(default=False, description="Train a model that has no outliers all the same.")
+    force: bool = Field(default=False, description="Train even if the model has no outliers or INT8 is good without.")
 
     @model_validator(mode="after")
     def _one_kind_of_data(self) -> Self:
@@ -103,6 +108,10 @@ class RetrofitOptions(OpeningOptions):
         if self.images is not None or self.eval_images is not None:
             return True
         return False if self.texts or self.dataset or self.eval_texts else None
+
+    def spec(self) -> QuantSpec:
+        """The INT8 that is made without training."""
+        return QuantSpec(placement=placements.read(self.placement), per_channel=True)
 
     def training_sources(self, visual: bool) -> tuple[Source, ...]:
         """The data to train on; by default the built-in text or images."""

@@ -8,7 +8,8 @@ const MEANINGS = {
   perplexity: "how many words the model hesitates between; lower is better", loss: "negative log-likelihood a token; lower is better",
   token_agreement: "share of tokens predicted as in fp32", agreement: "share of predictions as in fp32",
   cosine: "between embeddings, quantized and not", neighbour_agreement: "share of texts or images whose nearest other one is the same",
-  top1: "share of labels predicted",
+  top1: "share of labels predicted", ndcg10: "known-item retrieval: a first sentence finds the rest of its paragraph (NDCG@10)",
+  wer: "word error rate of what a speech model writes down; lower is better",
 };
 
 const KEPT = {token_agreement: "of the tokens are predicted as before", agreement: "of the predictions are as before", neighbour_agreement: "of the nearest neighbours are the same"};

@@ -1,0 +1,85 @@
+"""OpenVINO: an IR written from an ONNX file, and a model file running in it, called as a model is."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quietformer.deployment.runtime_model import Feeds, RuntimeModel
+from quietformer.errors import QuietformerError, in_one_line
+
+OPENVINO_FILE = "openvino/openvino_model.xml"
+"""Where optimum-intel looks for it; weights lie beside it in openvino_model.bin."""
+
+TELEMETRY = "openvino_telemetry"
+
+
+def has_openvino() -> bool:
+    return sys.modules.get("openvino") is not None or (
+        "openvino" not in sys.modules and find_spec("openvino") is not None
+    )
+
+
+def import_openvino() -> Any:
+    """The package, imported so that it sends nothing anywhere."""
+    with without_telemetry():
+        try:
+            import openvino
+        except ImportError as error:
+            raise QuietformerError(
+                f"the runtime openvino is not installed ({in_one_line(error)}); pip install quietformer[openvino]"
+            ) from None
+    return openvino
+
+
+@contextlib.contextmanager
+def without_telemetry() -> Iterator[None]:
+    """OpenVINO and NNCF report to their makers as soon as they are imported; without that package they have a stub."""
+    before = sys.modules.get(TELEMETRY)
+    sys.modules[TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[TELEMETRY]
+        if before is not None:
+            sys.modules[TELEMETRY] = before
+
+
+def write_openvino(onnx_path: Path, path: Path) -> None:
+    """Write the IR of an ONNX file; what is fp32 in it stays fp32."""
+    openvino = import_openvino()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        openvino.save_model(openvino.convert_model(onnx_path), path, compress_to_fp16=False)
+    except Exception as error:  # its own kinds share no base
+        raise QuietformerError(f"OpenVINO does not take the graph: {in_one_line(error)}") from error
+
+
+class OpenVinoModel(RuntimeModel):
+    """An IR or ONNX file. Without `precision` OpenVINO chooses: bf16 between integer products where the processor has it."""
+
+    def __init__(self, path: Path, *, threads: int | None = None, precision: str | None = None) -> None:
+        openvino = import_openvino()
+        asked: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        if threads is not None:
+            asked["INFERENCE_NUM_THREADS"] = threads
+        if precision is not None:
+            asked["INFERENCE_PRECISION_HINT"] = precision
+        try:
+            compiled = openvino.Core().compile_model(path, "CPU", asked)
+        except Exception as error:
+            raise QuietformerError(f"OpenVINO does not take {path}: {in_one_line(error)}") from error
+        self.request: Any = compiled.create_infer_request()
+        self.inputs = [value.any_name for value in compiled.inputs]
+        self.output = compiled.outputs[0].any_name
+        self.precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+
+    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
+        # A copy: the next pass writes into the same memory.
+        return np.array(self.request.infer(feeds)[0])

@@ -1,0 +1,98 @@
+"""What NNCF, torchao and SmoothQuant make of a model, each as its own documents say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from quietformer.analysis.evaluate import Run
+from quietformer.architectures.forward import Batch, model_inputs, run
+from quietformer.config.quantization import QuantSpec
+from quietformer.deployment.onnx_runtime import OnnxModel
+from quietformer.deployment.openvino_runtime import import_openvino, without_telemetry
+from quietformer.deployment.silence import silent
+from quietformer.errors import QuietformerError
+from quietformer.quant.calibration import calibrate_, dequantize_, quantize_
+from quietformer.quant.insertion import quantizers
+from quietformer.transforms.smoothquant import migrate_
+
+ALPHA = 0.5
+"""How much of the outliers SmoothQuant migrates into weights, as it was published."""
+
+
+def write_nncf(graph: Path, out: Path, batches: list[Batch]) -> Path:
+    """Static INT8 by `nncf.quantize` for transformers, from an fp32 ONNX graph, as OpenVINO IR."""
+    openvino = import_openvino()
+    needs("nncf")
+    with without_telemetry(), silent():
+        import nncf
+
+        items = list(single_sequences(batches))
+        data = nncf.Dataset(items, OnnxModel(graph).feeds)
+        found = nncf.quantize(
+            openvino.convert_model(graph), data, subset_size=len(items), model_type=nncf.ModelType.TRANSFORMER
+        )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        openvino.save_model(found, out)
+    return out
+
+
+def single_sequences(batches: list[Batch]) -> Iterator[Batch]:
+    """One sequence at a time and without padding: NNCF takes statistics over every value that it sees."""
+    for batch in batches:
+        for place in range(len(next(iter(batch.values())))):
+            one = {name: tensor[place : place + 1] for name, tensor in model_inputs(batch).items()}
+            mask = one.get("attention_mask")
+            length = None if mask is None or mask.dim() != 2 or not mask[0, 0] else int(mask.sum())
+            yield {
+                name: tensor[:, :length] if mask is not None and tensor.shape == mask.shape else tensor
+                for name, tensor in one.items()
+            }
+
+
+def torchao_model(model: PreTrainedModel, example: Batch) -> tuple[Run, str]:
+    """Dynamic INT8 of linear layers in torch, compiled where that works; also which of the two it is."""
+    needs("torchao")
+    with silent():
+        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+        mine: Any = without_quantizers(model)
+        mine.eval()
+        quantize_(mine, Int8DynamicActivationInt8WeightConfig())
+        inputs = model_inputs(example)
+        try:
+            compiled: Any = torch.compile(mine, dynamic=True)
+            with torch.no_grad():
+                compiled(**inputs)
+            return lambda batch: run(compiled, batch), "torch, compiled"
+        except Exception:  # no compiler, or something it cannot translate
+            return lambda batch: run(mine, batch), "torch, eager"
+
+
+def smoothquant_model(model: PreTrainedModel, batches: list[Batch], spec: QuantSpec) -> PreTrainedModel:
+    """SmoothQuant as published, simulated: weights and inputs of products, one exponent for all layers."""
+    mine = without_quantizers(model)
+    migrate_(mine, batches, ALPHA)
+    plain = {"rules": (), "placement": QuantSpec(placement="matmul").placement}  # type: ignore[arg-type]
+    quantize_(mine, QuantSpec(**(dict(spec) | plain)), batches[0])
+    calibrate_(mine, batches)
+    return mine
+
+
+def without_quantizers(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy in fp32."""
+    mine = copy.deepcopy(model)
+    if quantizers(mine):
+        dequantize_(mine)
+    return mine
+
+
+def needs(package: str) -> None:
+    if find_spec(package) is None:
+        raise QuietformerError(f"{package} is not installed; pip install quietformer[baselines]")

@@ -1,0 +1,134 @@
+"""`export`: real INT8 measured by what it is used for, and refused where it is worse than asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+import quietformer as qf
+from quietformer.data.known_items import FEWEST
+from quietformer.data.tokenizers import train_tokenizer
+from tests.commands import fails
+from tests.speech import whisper, write_speech
+
+TOPICS = ("cats", "rivers", "bridges", "stars", "bread", "chess", "violins", "trains", "clocks", "maps")
+PARAGRAPHS = [
+    f"This first sentence is about {topic} and {number}. The rest of it says more of {topic} and of {number}. It ends."
+    for number in ("red", "green", "blue", "grey", "black", "white", "brown", "pink")
+    for topic in TOPICS
+]
+SMALL = ("--sequences", 12, "--calibration", 1, "--batch-size", 4, "--length", 24, "--no-timed", "--no-search")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A text encoder, its tokenizer, and text to calibrate and to evaluate on."""
+    place = tmp_path_factory.mktemp("encoder")
+    tokenizer = train_tokenizer(PARAGRAPHS, vocabulary=320, characters=10_000)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    BertModel(config).eval().save_pretrained(place / "model")
+    tokenizer.save_pretrained(place / "model")
+    (place / "texts.txt").write_text("\n".join(PARAGRAPHS[::2]))
+    (place / "other.txt").write_text("\n".join(PARAGRAPHS[1::2]))
+    return place
+
+
+def export(run, place, out, *options):
+    texts = ("--texts", place / "texts.txt", "--eval-texts", place / "other.txt")
+    return run("export", place / "model", out, *texts, *SMALL, *options)
+
+
+def test_quality_that_suffices_is_shipped_with_its_report(run, encoder, tmp_path):
+    limits = ("--min-quality", "cosine=0.9", "--min-quality", "ndcg10=0.01")
+    code, out, error = export(run, encoder, tmp_path / "int8", *limits)
+    assert code == 0, error
+    report = json.loads((tmp_path / "int8" / "report.json").read_text())
+    assert report["real"]["cosine"] >= 0.9
+    assert 0.01 <= report["real"]["ndcg10"] <= 1
+    assert "ndcg10" in out
+    assert "--min-quality cosine=0.9" in report["command"]
+    assert (tmp_path / "int8" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_too_little_quality_ships_nothing(run, encoder, tmp_path, earlier):
+    place = tmp_path / "int8"
+    if earlier:
+        place.mkdir()
+        (place / "model.onnx").write_text("an earlier model")
+    options = ("--min-quality", "cosine=0.999999", "--bits", "w2a2", "--overwrite", "--json", tmp_path / "report.json")
+    code, out, error = export(run, encoder, place, *options)
+    line = next(line for line in error.splitlines() if line.startswith("quietformer: "))
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert code == 3
+    assert f"reaches cosine {report['real']['cosine']:.4f}" in line
+    assert "asks for 0.999999" in line
+    assert "nothing was written" in line
+    assert "real INT8 ONNX" in out  # the table of what was reached
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == ({"int8", "report.json"} if earlier else {"report.json"})
+    if earlier:
+        assert [path.name for path in place.iterdir()] == ["model.onnx"]
+        assert (place / "model.onnx").read_text() == "an earlier model"
+
+
+def test_python_gets_the_report_with_the_error_and_what_the_search_tried(encoder, tmp_path):
+    with pytest.raises(qf.QualityError, match=r"the search kept .*; nothing was written") as caught:
+        qf.export(
+            encoder / "model", tmp_path / "int8", texts=encoder / "texts.txt", eval_texts=encoder / "other.txt",
+            sequences=8, calibration=1, batch_size=4, length=24, timed=False, bits="w3a3", min_quality={"cosine": 1.5},
+        )  # fmt: skip
+    report = caught.value.report
+    assert isinstance(report, qf.Report)
+    assert any(step.kept for step in report.steps)
+    assert not (tmp_path / "int8").exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("cosin=0.9", "unknown metric 'cosin'; did you mean 'cosine'?"),
+        ("cosine", "takes METRIC=VALUE with a number"),
+        ("cosine=high", "takes METRIC=VALUE with a number"),
+        ("perplexity=20", "BertModel is not measured by it; choose from cosine"),
+        ("wer=0.1", "it needs a whole speech model"),
+    ],
+)
+def test_a_limit_that_cannot_be_tested_is_one_line_and_exit_code_2(run, encoder, tmp_path, limit, message):
+    texts = ("--texts", encoder / "texts.txt", "--eval-texts", encoder / "other.txt")
+    arguments = ("export", encoder / "model", tmp_path / "int8", *texts, *SMALL, "--min-quality", limit)
+    assert message in fails(run, *arguments)
+    assert not (tmp_path / "int8").exists()
+
+
+def test_retrieval_needs_paragraphs(run, encoder, tmp_path):
+    (tmp_path / "few.txt").write_text("\n".join(PARAGRAPHS[: FEWEST - 1]))
+    texts = ("--texts", encoder / "texts.txt", "--eval-texts", tmp_path / "few.txt")
+    arguments = ("export", encoder / "model", tmp_path / "int8", *texts, *SMALL, "--min-quality", "ndcg10=0.1")
+    assert "it needs paragraphs of two sentences" in fails(run, *arguments)
+
+
+def test_a_speech_model_is_exported_as_its_encoder_and_scored_by_its_words(run, tmp_path):
+    whisper(tmp_path / "model")
+    speech = write_speech(tmp_path / "audio")
+    small = ("--sequences", 2, "--calibration", 1, "--batch-size", 2, "--no-timed")
+    code, _, error = run("export", tmp_path / "model", tmp_path / "int8", "--audio", speech, *small)
+    assert code == 0, error
+    report = json.loads((tmp_path / "int8" / "report.json").read_text())
+    assert report["model"]["class_name"] == "WhisperEncoder"
+    assert report["export"]["cosine_to_simulation"] > 0.99
+    assert {*report["fp32"]} >= {"cosine", "wer"}
+    assert report["real"]["wer"] is not None
+    assert (tmp_path / "int8" / "preprocessor_config.json").is_file()
+    assert "AutoFeatureExtractor" in (tmp_path / "int8" / "README.md").read_text()
+    worse = ("--min-quality", "wer=0")  # lower is better, and noise is not words
+    assert (
+        run("export", tmp_path / "model", tmp_path / "none", "--audio", speech, *small, "--no-search", *worse)[0] == 3
+    )
