@@ -28,7 +28,9 @@ ALLOWED = {
     "quant": {"errors", "progress", "config", "results", "attention", "architectures"},
     "models": BASE | {"config", "attention", "architectures", "transforms", "quant"},
     "data": BASE | {"config", "results", "architectures", "models"},
-    "analysis": {"errors", "progress", "config", "results", "attention", "architectures", "quant", "models", "data"},
+    "analysis": {
+        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+    },
     "training": {
         "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis",

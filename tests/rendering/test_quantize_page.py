@@ -161,6 +161,32 @@ def test_the_ranking_is_in_the_order_given_and_shows_all_when_asked(opened):
     assert problems == []
 
 
+def annihilated(short="0.ffn_output.input"):
+    return {
+        "site": "encoder.layer.0.output.dense:input", "short": short, "zeroed": 0.993, "lost_by_token": 0.97,
+        "lost_by_channel": 0.1, "token_spread": 985.0, "advice": "--granularity token",
+        "remedies": [{"name": "per token", "zeroed": 0.004, "lost_by_token": 0.0, "lost_by_channel": 0.0}],
+    }  # fmt: skip
+
+
+@in_browser
+def test_annihilated_tensors_are_shown_with_every_remedy_that_was_measured(opened):
+    tab, problems = opened(figures(annihilated=[annihilated(), annihilated(EVIL)]))
+    rows = tab.locator("#annihilated-table tbody tr").all_text_contents()
+    assert rows[0] == "0.ffn_output.input99.3%985–0.4%--granularity token"
+    assert rows[1].startswith(EVIL)
+    assert "almost nothing of 2 tensors" in text(tab, "#verdict")
+    assert problems == []
+
+
+@in_browser
+def test_a_model_without_annihilated_tensors_does_not_speak_of_them(opened):
+    tab, problems = opened(figures(annihilated=[]))
+    assert not tab.is_visible("#annihilated")
+    assert "almost nothing of" not in text(tab, "#verdict")
+    assert problems == []
+
+
 @in_browser
 def test_it_filters_and_sorts(opened):
     tab, problems = opened(figures())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from quietformer.results import numbers
+from quietformer.results.annihilation import LISTED, AnnihilatedTensor, annihilated_words
 from quietformer.results.inspect import OutlierMetrics, Place, Severity, TensorMetrics, Verdict, largest_kurtosis
 from quietformer.results.labels import label
 
@@ -56,6 +57,23 @@ def verdict(found: OutlierMetrics) -> Verdict:
         claims=claims,
         next_steps=_next_steps(found, severity, affected),
         ranked=[Place(site=row.site, layer=row.layer) for row in ranked],
+    )
+
+
+def with_annihilated(found: Verdict, tensors: list[AnnihilatedTensor] | None) -> Verdict:
+    """A model without outliers is not quiet if INT8 rounds a tensor of it away."""
+    if not tensors:
+        return found
+    severity: Severity = "worrying" if found.severity == "quiet" else found.severity
+    steps = found.next_steps if found.severity != "quiet" else []
+    advice = [f"For {tensor.short}: {tensor.advice}." for tensor in tensors[:LISTED]]
+    return found.model_copy(
+        update={
+            "severity": severity,
+            "sentence": SENTENCES[severity],
+            "claims": [*annihilated_words(tensors), *found.claims],
+            "next_steps": [*advice, *steps],
+        }
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch, run
@@ -35,21 +37,32 @@ def signal_to_noise(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[st
 
 def tensor_losses(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[str, TensorLoss]:
     """What the grid of every calibrated tensor takes from it, with inputs in full precision; one pass."""
+    losses = {site: TensorLoss(quantizer) for site, quantizer in quantizers(model).items()}
+    for site, loss in losses.items():
+        if site.endswith(":weight"):
+            loss.observe(weight_of(model, site))
+    observe_tensors(model, {site: loss for site, loss in losses.items() if not site.endswith(":weight")}, batches)
+    return losses
+
+
+class Observer(Protocol):
+    """Looks at what passes a quantizer."""
+
+    def observe(self, x: Tensor) -> None: ...
+
+
+def observe_tensors(model: PreTrainedModel, observers: Mapping[str, Observer], batches: Iterable[Batch]) -> None:
+    """Show every observer its activation, as it is in full precision."""
     placed = quantizers(model)
-    losses = {site: TensorLoss(quantizer) for site, quantizer in placed.items()}
     with full_precision(model), torch.no_grad():
         try:
-            for site, quantizer in placed.items():
-                if site.endswith(":weight"):
-                    losses[site].observe(weight_of(model, site))
-                else:
-                    quantizer.estimator, quantizer.mode = losses[site], "observe"  # type: ignore[assignment]
+            for site, observer in observers.items():
+                placed[site].estimator, placed[site].mode = observer, "observe"  # type: ignore[assignment]
             for batch in batches:
                 run(model, batch)
         finally:
-            for quantizer in placed.values():
-                quantizer.estimator = None
-    return losses
+            for site in observers:
+                placed[site].estimator = None
 
 
 def sensitivity(
@@ -104,6 +117,7 @@ def _row(site: Site, loss: TensorLoss) -> TensorSensitivity:
         lo, hi = float(lowest.min()), float(highest.max())
     return TensorSensitivity(
         site=site.name, short=site.short, role=site.role, grid=str(site.grid), lo=lo, hi=hi, sqnr_db=loss.decibels,
+        token_spread=loss.token_spread, **dict(loss.rounded_to_zero()),
     )  # fmt: skip
 
 

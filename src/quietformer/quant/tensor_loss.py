@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quietformer.quant.quantizer import Quantizer
+from quietformer.results.annihilation import RoundedToZero
 
 INSIDE_ATTENTION = (":scores", ":probabilities")
 """Tensors whose last dimension is the keys of a query, not features."""
@@ -28,10 +29,12 @@ class TensorLoss:
 
     def observe(self, x: Tensor) -> None:
         """Take one tensor in, as it is before it is rounded."""
-        if not x.numel():
-            return  # an expert may get no tokens
-        x = x.detach().float()
-        rounded = self.quantizer.rounded(x)
+        if x.numel():  # an expert may get no tokens
+            x = x.detach().float()
+            self.add(x, self.quantizer.rounded(x))
+
+    def add(self, x: Tensor, rounded: Tensor) -> None:
+        """Count what rounding it so takes from x."""
         square = x.square()
         self.signal += float(square.sum(dtype=torch.float64))
         self.noise += float((rounded - x).square_().sum(dtype=torch.float64))
@@ -58,21 +61,18 @@ class TensorLoss:
             return None
         return 10 * math.log10(self.signal / self.noise)
 
-    @property
-    def zeroed_share(self) -> float | None:
-        """The share of nonzero values that become zero."""
-        return self.zeroed / self.nonzero if self.nonzero else None
+    def rounded_to_zero(self) -> RoundedToZero:
+        """The share of nonzero values that become zero, and the share of energy (sum of squares) that goes with them.
 
-    @property
-    def lost_share(self) -> float | None:
-        """The share of its energy (sum of squares) that a token loses to zeros, averaged over tokens."""
-        return self.lost_by_token / self.tokens if self.tokens else None
-
-    @property
-    def lost_by_channel(self) -> float | None:
-        """The same for channels; None inside attention, where the last dimension is no channels."""
+        That is averaged over tokens, and over channels; not over channels inside attention, where the last dimension is none.
+        """
         energy, lost = torch.as_tensor(self.energy), torch.as_tensor(self.lost_energy)
-        return float((lost / energy)[energy > 0].mean()) if energy.dim() and bool((energy > 0).any()) else None
+        channels = energy.dim() > 0 and bool((energy > 0).any())
+        return RoundedToZero(
+            zeroed=self.zeroed / self.nonzero if self.nonzero else None,
+            lost_by_token=self.lost_by_token / self.tokens if self.tokens else None,
+            lost_by_channel=float((lost / energy)[energy > 0].mean()) if channels else None,
+        )
 
     @property
     def token_spread(self) -> float | None:

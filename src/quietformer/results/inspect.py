@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from quietformer.results import numbers
+from quietformer.results.annihilation import AnnihilatedTensor, annihilated_tables
 from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo
 from quietformer.results.model import ModelInfo
@@ -202,6 +203,7 @@ class InspectReport(Report, OutlierMetrics):
 
     kind: Literal["inspect"] = "inspect"
     verdict: Verdict
+    annihilated: list[AnnihilatedTensor] | None = None
     interventions: list[Intervention] = Field(default_factory=list)
     growth: list[CheckpointHeadline] = Field(default_factory=list)
 
@@ -232,5 +234,6 @@ class InspectReport(Report, OutlierMetrics):
                     ]
                     for row in rows
                 ],
-            )
+            ),
+            *annihilated_tables(self.annihilated),
         ]  # fmt: skip

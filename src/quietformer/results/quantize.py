@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from quietformer.results import numbers
+from quietformer.results.annihilation import AnnihilatedTensor, RoundedToZero, annihilated_tables, annihilated_words
 from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo
 from quietformer.results.model import ModelInfo
@@ -80,7 +81,10 @@ class QuantizationPlanReport(Report, PlanInfo):
         return self.tensor_tables()
 
     def footnotes(self) -> list[str]:
-        return ["Grids: s8 is symmetric with 8 bits, u8 asymmetric, s8@0 has a scale for each channel of dimension 0."]
+        return [
+            "Grids: s8 is symmetric with 8 bits, u8 asymmetric, s8@0 has a scale for each channel of dimension 0, s8@token one "
+            "for each token."
+        ]
 
 
 class CalibrationRun(Record):
@@ -97,14 +101,18 @@ class SearchedEstimator(Record):
     metrics: Metrics
 
 
-class TensorSensitivity(PlannedTensor):
-    """What quantizing one tensor does: its range, its noise, the metric with it alone and with all but it."""
+class TensorSensitivity(PlannedTensor, RoundedToZero):
+    """What quantizing one tensor does: its range, its noise, the metric with it alone and with all but it.
+
+    `token_spread` is the largest range of a token as a multiple of the median one.
+    """
 
     lo: float
     hi: float
     sqnr_db: float | None
     only: Number = None
     without: Number = None
+    token_spread: Number = None
 
 
 class Sensitivity(Record):
@@ -147,12 +155,14 @@ class QuantizeReport(SimulatedReport):
     kind: Literal["quantize"] = "quantize"
     plan: PlanInfo
     sensitivity: Sensitivity
+    annihilated: list[AnnihilatedTensor] | None = None
 
     def sentences(self) -> list[str]:
         return [
             self.model.title,
             f"{self.plan.amount} quantized ({self.spec.label})",
             self.in_words(),
+            *annihilated_words(self.annihilated),
         ]
 
     def tables(self) -> list[Table]:
@@ -162,7 +172,7 @@ class QuantizeReport(SimulatedReport):
             found.append(
                 Table("Range estimators of activations, on the calibration data", ["activations", self.primary], rows)
             )
-        return [*found, self._sensitivity_table()]
+        return [*found, self._sensitivity_table(), *annihilated_tables(self.annihilated)]
 
     def _metrics_table(self) -> Table:
         unit = "images" if self.task == "images" else "sequences"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from quietformer.analysis.annihilation import find_annihilated
 from quietformer.analysis.inspection import inspect_model
 from quietformer.analysis.interventions import intervene
 from quietformer.analysis.outliers import TokenNames
+from quietformer.analysis.verdict import with_annihilated
 from quietformer.config.options.inspect import InspectOptions
 from quietformer.data.batches_from_options import batches_of
 from quietformer.errors import QuietformerError
@@ -15,8 +17,8 @@ from quietformer.progress import SILENT, Progress
 from quietformer.results.inspect import CheckpointHeadline, InspectReport
 from quietformer.workflows.open_once import ModelName, check_is_model, command_on, open_once
 
-INTERVENED = 16
-"""Sequences on which outliers are set to zero."""
+FEW = 16
+"""Sequences on which annihilated tensors are looked for, and outliers are set to zero."""
 
 
 def inspect(
@@ -48,12 +50,18 @@ def _inspect_one(model: ModelName, options: InspectOptions, progress: Progress) 
     report = inspect_model(
         opened.model, inputs.batches, names=TokenNames.of(inputs.tokenizer), name=opened.name, progress=progress
     )
+    few = inputs.batches[: max(1, FEW // len(next(iter(inputs.batches[0].values()))))]
+    progress.step("looking for annihilated tensors")
+    annihilated = find_annihilated(opened.model, few)
     report = report.model_copy(
-        update={"data": inputs.info.adding(sequences=report.data.sequences, tokens=report.data.tokens)}
+        update={
+            "data": inputs.info.adding(sequences=report.data.sequences, tokens=report.data.tokens),
+            "annihilated": annihilated,
+            "verdict": with_annihilated(report.verdict, annihilated),
+        }
     )
     if not options.interventions or report.verdict.severity == "quiet":
         return report
     progress.step("setting outliers to zero")
-    few = inputs.batches[: max(1, INTERVENED // len(next(iter(inputs.batches[0].values()))))]
     mask_token = None if inputs.tokenizer is None else inputs.tokenizer.mask_token_id
     return report.model_copy(update={"interventions": intervene(opened.model, few, report, mask_token)})

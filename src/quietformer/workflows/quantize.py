@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quietformer.analysis.annihilation import annihilated_tensors
 from quietformer.analysis.repeated_quantization import measure_sensitivity
 from quietformer.config.options.data import CalibrationOptions, DataOptions
 from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
@@ -33,11 +34,12 @@ def quantize(model: ModelName, options: QuantizeOptions | None = None, progress:
         found = measure_sensitivity(opened.model, plan, data, opened.task, progress)
     else:
         found = noise_by_tensor(opened.model, plan, data.evaluation[:2])
+    annihilated = annihilated_tensors(opened.model, found.rows, data.evaluation[:2])
     if options.out is not None:
         progress.step(f"writing {options.out}")
         # The files of a folder are copied; those of a GGUF file have to be made.
         save(opened.model, options.out, processor=data.tokenizer if gguf_file(opened.name) else None)
-    fields = dict(simulated.report_fields()) | {"kind": "quantize", "sensitivity": found}
+    fields = dict(simulated.report_fields()) | {"kind": "quantize", "sensitivity": found, "annihilated": annihilated}
     return QuantizeReport.model_validate(fields | {"command": command_on([model], "quantize", options)})
 
 

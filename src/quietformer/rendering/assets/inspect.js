@@ -137,6 +137,6 @@ function showGrowth() {
   byId("growth-norms").replaceChildren(lines([{name: "infinity norm", values: data.growth.map(g => g.infinity_norm)}], labels));
   byId("growth-kurtoses").replaceChildren(lines([{name: "kurtosis", values: data.growth.map(g => g.kurtosis)}], labels, {log: true}));
 }
-showVerdict(); showRanked(); showLayers(); showOutliers(); showAttention(); showPatches(); showInterventions(); showGrowth();
+showVerdict(); showAnnihilated(); showRanked(); showLayers(); showOutliers(); showAttention(); showPatches(); showInterventions(); showGrowth();
 byId("footer").textContent = `${data.data.sequences} sequences of ${data.data.source || "given data"}; headline ${data.headline.source}; torch ${data.versions.torch}, transformers ${data.versions.transformers}. ${data.command || ""}`;
 followTheme();

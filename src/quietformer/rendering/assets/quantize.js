@@ -37,7 +37,7 @@ const brief = text => text.length > 64 ? `${text.slice(0, 63)}…` : text;
 const plusMinus = (found, measure) => `${shown(found.mean, measure)}${several && known(found.mean) && known(found.std) ? ` ± ${found.std < .01 ? number(found.std, 2) : shown(found.std, measure)}` : ""}`;
 function gridWords(grid) {
   const parts = /^([su])(\d+)(@.*)?$/.exec(grid);
-  return parts ? `${parts[2]} bits, ${parts[1] === "s" ? "symmetric" : "asymmetric"}${parts[3] ? ", a scale for each channel" : ""}` : grid;
+  return parts ? `${parts[2]} bits, ${parts[1] === "s" ? "symmetric" : "asymmetric"}${parts[3] === "@token" ? ", a scale for each token" : parts[3] ? ", a scale for each channel" : ""}` : grid;
 }
 // How much of the harm of quantizing everything is undone by sparing this one.
 function regained(row) {
@@ -65,6 +65,7 @@ const sites = place(sensitivity.rows), layers = [...new Set(sites.map(s => s.lay
 function sentenceOf(row) {
   const lost = noise(row), parts = [row.site, row.role, row.layer === null ? "in no layer" : `layer ${row.layer}`, gridWords(row.grid), `range ${range(row)}`];
   parts.push(lost === null ? "no noise" : `SQNR ${decibels(row)} dB: noise of ${share(lost)} of the signal`);
+  if (known(row.zeroed)) parts.push(`${percent(row.zeroed)} of its values become zero, the largest token reaches ${number(row.token_spread)} times as far as the median one`);
   if (measured) parts.push(`${name(measured)} ${shown(row.only, measured)} with it alone quantized, ${shown(row.without, measured)} with all but it`);
   return parts.join(" · ");
 }
@@ -80,6 +81,7 @@ function claims(much) {
     const kept = (data.quantized[measure] || {}).mean;
     if (measure !== primary && known(kept) && kept < .99) found.push(`${share(kept)} ${words}.`);
   });
+  if ((data.annihilated || []).length) found.push(`INT8 leaves almost nothing of ${data.annihilated.length === 1 ? "one tensor" : `${data.annihilated.length} tensors`}: ${data.annihilated.slice(0, 3).map(t => brief(t.short)).join(", ")}.`);
   if (!sites.length) return found;
   if (measured) {
     const worst = sites[0], spared = sites.reduce((a, s) => (regained(s) ?? -1) > (regained(a) ?? -1) ? s : a), back = regained(spared);
@@ -298,12 +300,12 @@ function showFooter() {
   const s = data.spec, d = data.data, line = (...parts) => { const p = el("p"); p.append(...parts); return p; };
   const estimator = ({kind, ...rest}) => kind + (Object.keys(rest).length ? `(${Object.entries(rest).map(([k, v]) => `${k}=${v}`).join(", ")})` : "");
   const grid = (bits, symmetric) => `${bits} bits, ${symmetric ? "symmetric" : "asymmetric"}`;
-  const spec = [`Weights: ${grid(s.weight_bits, s.weight_symmetric)}, ${s.per_channel ? "a scale for each channel" : "one scale a tensor"}, ${estimator(s.weights)}`, `activations: ${grid(s.activation_bits, s.activation_symmetric)}, one scale a tensor, ${estimator(s.activations)}`, `head ${s.head ? "" : "not "}quantized`, `gates ${s.gate ? "" : "not "}quantized`];
+  const spec = [`Weights: ${grid(s.weight_bits, s.weight_symmetric)}, ${s.per_channel ? "a scale for each channel" : "one scale a tensor"}, ${estimator(s.weights)}`, `activations: ${grid(s.activation_bits, s.activation_symmetric)}, ${s.granularity === "token" ? "one scale a token" : "one scale a tensor"}, ${estimator(s.activations)}`, `head ${s.head ? "" : "not "}quantized`, `gates ${s.gate ? "" : "not "}quantized`];
   if (s.rules.length) spec.push(`rules ${s.rules.join(", ")}`);
   const parts = [line(`${spec.join("; ")}.`), line(`${d.source || "Given data"}${d.length ? `, ${d.length} tokens a sequence` : ""}: calibrated on ${number(d.calibration_sequences)}, evaluated on ${number(d.evaluation_sequences)}; seed ${d.seed ?? 0}.`)];
   if (data.command) parts.push(line(el("code", data.command)));
   if (data.versions) parts.push(line(Object.entries(data.versions).map(([k, v]) => `${k} ${v}`).join(", ")));
   byId("footer").replaceChildren(...parts);
 }
-showVerdict(); showMeasures(); showMap(showRanking()); showLeft(); showSearch(); showFooter();
+showVerdict(); showMeasures(); showAnnihilated(); showMap(showRanking()); showLeft(); showSearch(); showFooter();
 followTheme();

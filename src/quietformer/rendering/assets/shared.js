@@ -58,6 +58,14 @@ function steer(rows) {
     }
   })));
 }
+// Tensors of which INT8 leaves almost nothing, and what helps them: the pages of `inspect` and `quantize`.
+function showAnnihilated() {
+  const found = data.annihilated || [], box = byId("annihilated");
+  box.hidden = !found.length;
+  const after = (row, remedy) => percent((row.remedies.find(r => r.name === remedy) || {}).zeroed);
+  byId("annihilated-table").replaceChildren(table(["tensor", "become zero", "largest / median token", "after smoothing", "per token", "remedy"],
+    found.map(row => [row.short, percent(row.zeroed), number(row.token_spread), after(row, "smoothing"), after(row, "per token"), withCode("span", row.advice)])));
+}
 const redraw = [];
 function followTheme() {
   const root = document.documentElement, prefersDark = matchMedia("(prefers-color-scheme: dark)");
