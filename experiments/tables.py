@@ -31,6 +31,7 @@ from quietformer.study.paper import paper
 Draw = Callable[[Any], str]
 
 TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
+    ("README.md", "int8"): ("int8/compare", int8.short),
     ("README.md", "retrofit"): ("retrofit/minilm", minilm.short),
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
     ("docs/int8.md", "int8"): ("int8/compare", int8.table),
