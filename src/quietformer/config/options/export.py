@@ -40,6 +40,7 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
         description="Which tensors are quantized: matmul (inputs of matrix products), linear, paper (every tensor).",
     )
     per_channel: bool = Field(default=True, description="One scale per output channel of a weight.")
+    head: bool = Field(default=True, description="Also quantize the head, which is large in language models.")
     search: bool = Field(
         default=True,
         description="Try smoothing, weight rounding, ranges and bias correction, and keep what lowers the error.",
