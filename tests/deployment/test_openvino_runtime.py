@@ -118,3 +118,23 @@ def test_competitors_take_turns_and_each_is_first_every_other_time():
     assert "".join(order) == "ab" + "ab" + "ba" + "ab" + "ba"  # the first to warm up
     assert {name: len(found) for name, found in times.items()} == {"a": 4, "b": 4}
     assert len(take_turns({"a": lambda: None}, 50, seconds=0.0)["a"]) == 3
+
+
+def test_a_signal_after_several_models_is_handled(model, tmp_path):
+    """OpenVINO's plugin exchanges the signal stack; models that come and go in any order must not leave a freed one."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from quietformer.deployment.openvino_runtime import OpenVinoModel\n"
+        "path = Path(sys.argv[1])\n"
+        "one = OpenVinoModel(path, threads=1); other = OpenVinoModel(path, threads=1)\n"
+        "del one\n"
+        "del other\n"
+        "signal.signal(signal.SIGINT, lambda *_: print('handled', flush=True))\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    options = qf.OnnxOptions(weight_type="int8", timed=False, runtime="openvino")
+    qf.export_onnx(model, tmp_path / "out", [inputs("vit")], options=options)
+    path = str(tmp_path / "out" / OPENVINO_FILE)
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n")

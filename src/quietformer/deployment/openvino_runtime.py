@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -38,6 +39,18 @@ def import_openvino() -> Any:
     return openvino
 
 
+@functools.cache
+def only_core() -> Any:
+    """The one core of this process, never destroyed.
+
+    Each core's CPU plugin puts a signal stack of its own in place and, when it is destroyed, the one before it. With several
+    cores that may be one that is freed already, and the next Ctrl-C ends the process with a segmentation fault.
+    """
+    core = import_openvino().Core()
+    core.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plugin, before any that another tool may load
+    return core
+
+
 @contextlib.contextmanager
 def without_telemetry() -> Iterator[None]:
     """OpenVINO and NNCF report to their makers as soon as they are imported; without that package they have a stub."""
@@ -65,14 +78,13 @@ class OpenVinoModel(RuntimeModel):
     """An IR or ONNX file. Without `precision` OpenVINO chooses: bf16 between integer products where the processor has it."""
 
     def __init__(self, path: Path, *, threads: int | None = None, precision: str | None = None) -> None:
-        openvino = import_openvino()
         asked: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
         if threads is not None:
             asked["INFERENCE_NUM_THREADS"] = threads
         if precision is not None:
             asked["INFERENCE_PRECISION_HINT"] = precision
         try:
-            compiled = openvino.Core().compile_model(path, "CPU", asked)
+            compiled = only_core().compile_model(path, "CPU", asked)
         except Exception as error:
             raise QuietformerError(f"OpenVINO does not take {path}: {in_one_line(error)}") from error
         self.request: Any = compiled.create_infer_request()

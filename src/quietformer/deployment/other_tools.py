@@ -15,7 +15,7 @@ from quietformer.analysis.evaluate import Run
 from quietformer.architectures.forward import Batch, model_inputs, run
 from quietformer.config.quantization import QuantSpec
 from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.deployment.openvino_runtime import import_openvino, without_telemetry
+from quietformer.deployment.openvino_runtime import import_openvino, only_core, without_telemetry
 from quietformer.deployment.silence import silent
 from quietformer.errors import QuietformerError
 from quietformer.quant.calibration import calibrate_, dequantize_, quantize_
@@ -30,6 +30,7 @@ def write_nncf(graph: Path, out: Path, batches: list[Batch]) -> Path:
     """Static INT8 by `nncf.quantize` for transformers, from an fp32 ONNX graph, as OpenVINO IR."""
     openvino = import_openvino()
     needs("nncf")
+    only_core()  # before NNCF's own
     with without_telemetry(), silent():
         import nncf
 
