@@ -49,8 +49,8 @@ def main() -> None:
         words = shlex.split(data.get(name, "").format(data=arguments.folder / "data")) + more
         models[name] = measure(place if place.is_dir() else name, words)
         print(table({"models": {name: models[name]}}), flush=True)
-    if arguments.keep:
-        keep(__file__, {"machine": machine(), "models": models})
+        if arguments.keep:  # after each: all of them take half an hour and more
+            keep(__file__, {"machine": machine(), "models": models})
 
 
 def measure(model: Path | str, words: list[str]) -> dict[str, Any]:
