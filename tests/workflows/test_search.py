@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from quietformer.quant.affine import fake_quantize, qparams
 from quietformer.quant.insertion import quantizers
 from quietformer.results.data import DataInfo
 from quietformer.transforms.channel_ranges import smoothing
-from quietformer.workflows.search import Search
+from quietformer.workflows.search import LEAST, PASSES, Search
 from quietformer.workflows.smoothing_exponent import EXPONENTS, least_error_exponent
 from tests.tiny_models import build, inputs
 
@@ -69,6 +70,18 @@ def test_without_time_it_says_what_was_left_out():
     found = Search(build("bert"), data_of("bert"), spec, SILENT).run(seconds=1e-9, ranges=True)
     assert all(step.error is None and "time" in step.what for step in found.steps[1:])
     assert len(found.steps) > 1
+
+
+def test_a_slow_model_gets_fewer_batches():
+    """As many as the time allows, two at least, and the error is measured on half as many."""
+    data = dataclasses.replace(data_of("bert"), calibration=lambda seed: [inputs("bert")] * 20)
+    for seconds, batches in ((1e-9, LEAST), (5 * PASSES, 5), (600 * PASSES, 20)):
+        search = Search(build("bert"), data, qf.QuantSpec(placement="matmul"), SILENT)
+        judges = len(search.judges)
+        search.pass_seconds = 1.0
+        search._take_what_fits(seconds)
+        assert len(search.calibration) == batches
+        assert len(search.judges) == len(search.exact) == min(judges, max(1, int(seconds / PASSES) // 2))
 
 
 def test_the_exponent_is_the_one_with_the_least_error():

@@ -43,6 +43,12 @@ WORTH = 0.95
 JUDGED = 64
 """Sequences on which the error is measured."""
 
+PASSES = 24
+"""What all steps cost for each batch of calibration data, in passes of the model in fp32; about so."""
+
+LEAST = 2
+"""Batches to calibrate on, however long they take."""
+
 
 @dataclasses.dataclass
 class Searched:
@@ -63,13 +69,16 @@ class Search:
         judges = _fresh(judges, calibration)[: max(1, JUDGED // len(_main_input(judges[0])))]
         self.calibration = mixed_lengths(calibration, before, after)
         self.judges = mixed_lengths(judges, before, after)
+        begin = time.perf_counter()
         with in_eval_mode(model):
             self.exact = [_output(model, batch) for batch in self.judges]
+        self.pass_seconds = (time.perf_counter() - begin) / len(self.judges)
         self.steps: list[SearchStep] = []
 
     def run(self, *, seconds: float, ranges: bool) -> Searched:
         """Every step while there is time; the model that was given is left as it is."""
         begin = time.perf_counter()
+        self._take_what_fits(seconds)
         self.model, self.plan = self._quantized(copy.deepcopy(self.original))
         self.error = self._measure()
         self.steps.append(SearchStep(name="start", what=self.spec.label, error=self.error, kept=True))
@@ -88,6 +97,12 @@ class Search:
             self.progress.step(f"searching: {name}")
             step()
         return Searched(self.model, self.plan, self.steps)
+
+    def _take_what_fits(self, seconds: float) -> None:
+        """Fewer batches for a model that takes long: every step on some data is worth more than few steps on all."""
+        batches = max(LEAST, int(seconds / (PASSES * self.pass_seconds)))
+        self.calibration = self.calibration[:batches]
+        self.judges, self.exact = self.judges[: max(1, batches // 2)], self.exact[: max(1, batches // 2)]
 
     def _quantized(self, model: PreTrainedModel) -> tuple[PreTrainedModel, QuantPlan]:
         plan = quantize_(model, self.spec, self.calibration[0])
