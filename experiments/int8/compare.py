@@ -25,8 +25,8 @@ from quietformer.results import numbers
 from quietformer.results.export import TITLES, ExportReport
 
 DATA = {
-    "minilm": "--sequences 512",
-    "gte-small": "--sequences 256",
+    "minilm": "--sequences 256",
+    "gte-small": "--sequences 128",
     "whisper-tiny-en-encoder": "--audio {data}/speech --eval-audio {data}/speech-evaluation",
     "dinov2-small": "--images {data}/photos --eval-images {data}/photos-evaluation",
     "albert-kor": "--texts {data}/korean.txt --eval-texts {data}/korean-evaluation.txt",
@@ -142,6 +142,8 @@ def _section(found: dict[str, Any]) -> str:
         ["tool", *(name.replace("_", " ") for name in names), "speed", "MB", "seconds of work"]
     ]
     for row in found["rows"]:
+        if "is not installed" in (row.get("error") or ""):
+            continue
         if row.get("error"):
             lines.append([row["name"], row["error"].removeprefix(f"{row['name']}: "), *[""] * (len(names) + 2)])
             continue
