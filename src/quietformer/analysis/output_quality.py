@@ -61,6 +61,11 @@ def pooled(hidden: Tensor, mask_BT: Tensor | None) -> Tensor:
     return mean_pooled(hidden.cpu().double(), mask_BT)
 
 
+def row_cosines(one_Nd: Tensor, other_Nd: Tensor) -> Tensor:
+    """Of each row to the same row of the other, in float64."""
+    return torch.nn.functional.cosine_similarity(one_Nd.double(), other_Nd.double(), dim=-1)
+
+
 def mean_cosine(tested_Nd: Tensor, reference_Nd: Tensor) -> float:
     return float((_unit(tested_Nd) * _unit(reference_Nd)).sum(-1).mean())
 

@@ -59,6 +59,12 @@ def token_mask(batch: Batch, tokens: int) -> Tensor | None:
     return mask if mask is not None and mask.dim() == 2 and mask.shape[1] == tokens else None
 
 
+def token_rows(batch: Batch, output: Tensor) -> Tensor:
+    """Rows of a model's output that belong to tokens or images rather than to padding."""
+    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
+    return output.flatten(0, -2) if mask is None else output[mask.bool()]
+
+
 def has_decoder(model: PreTrainedModel) -> bool:
     """Whether the model is an encoder-decoder; encoders of one may say so in their config, but take no decoder's input."""
     return bool(model.config.is_encoder_decoder) and "decoder_input_ids" in inspect.signature(model.forward).parameters

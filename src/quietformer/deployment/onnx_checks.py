@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, mean_pooled, model_inputs, token_mask
+from quietformer.analysis.output_quality import row_cosines
+from quietformer.architectures.forward import Batch, mean_pooled, model_inputs, token_mask, token_rows
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.quant.calibration import full_precision
@@ -21,12 +22,6 @@ def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
     """Processors without VNNI add pairs of products in 16 bits, which signed weights can make overflow in silence."""
     signed, unsigned = OnnxModel(one), OnnxModel(other)
     return all(torch.equal(signed(batch)[signed.output], unsigned(batch)[unsigned.output]) for batch in batches)
-
-
-def _valid(batch: Batch, output: Tensor) -> Tensor:
-    """Rows of the output that belong to tokens rather than to padding."""
-    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
-    return output.reshape(-1, output.shape[-1]) if mask is None else output[mask.bool()]
 
 
 def _torch(model: PreTrainedModel, batch: Batch, output: str) -> Tensor:
@@ -41,8 +36,8 @@ def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], ou
     runtime, worst = OnnxModel(path), 0.0
     with full_precision(model):
         for batch in batches[:4]:
-            ours = _valid(batch, _torch(model, batch, output))
-            theirs = _valid(batch, runtime(batch)[output])
+            ours = token_rows(batch, _torch(model, batch, output))
+            theirs = token_rows(batch, runtime(batch)[output])
             difference = float((ours - theirs).abs().max() / ours.abs().max())
             worst = max(worst, math.inf if math.isnan(difference) else difference)
     return worst
@@ -69,12 +64,12 @@ class _Closeness:
     equal: list[Tensor] = field(default_factory=list)
 
     def add(self, batch: Batch, ours: Tensor, theirs: Tensor) -> None:
-        one, other = _valid(batch, ours), _valid(batch, theirs)
-        self.tokens.append(_cosines(one, other))
+        one, other = token_rows(batch, ours), token_rows(batch, theirs)
+        self.tokens.append(row_cosines(one, other))
         self.equal.append(((one - other).abs() <= 1e-5 * one.abs().max()).double().mean()[None])
         if ours.dim() > 2:
             mask = token_mask(batch, ours.shape[1]) if ours.dim() == 3 else None
-            self.embeddings.append(_cosines(mean_pooled(ours.double(), mask), mean_pooled(theirs.double(), mask)))
+            self.embeddings.append(row_cosines(mean_pooled(ours.double(), mask), mean_pooled(theirs.double(), mask)))
 
     def result(self, *, embeds: bool) -> Agreement:
         return Agreement(
@@ -82,7 +77,3 @@ class _Closeness:
             embedding_cosine=float(torch.cat(self.embeddings).mean()) if embeds and self.embeddings else None,
             equal=float(torch.cat(self.equal).mean()),
         )
-
-
-def _cosines(one: Tensor, other: Tensor) -> Tensor:
-    return torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)

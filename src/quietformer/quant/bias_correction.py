@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, in_eval_mode
+from quietformer.architectures.watch_inputs import watch_inputs
 from quietformer.quant.calibration import full_precision
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.quantizer import Quantizer
@@ -51,18 +52,8 @@ def correct_biases_(model: PreTrainedModel, batches: list[Batch]) -> int:
         if isinstance(module, nn.Linear) and module.bias is not None and weight is not None and read is not None:
             means[module] = _Means(module, weight, read)
 
-    def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if args[0].numel():
-            means[module].add(args[0].detach().flatten(0, -2))
-
-    handles = [module.register_forward_pre_hook(watch) for module in means]
-    try:
-        with full_precision(model), in_eval_mode(model), torch.no_grad():
-            for batch in batches:
-                run(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with full_precision(model), in_eval_mode(model), torch.no_grad():
+        watch_inputs(model, means, batches, lambda module, rows: means[module].add(rows))
     seen = [mean for mean in means.values() if mean.rows]
     with torch.no_grad():
         for mean in seen:

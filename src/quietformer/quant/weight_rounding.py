@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, in_eval_mode, run
+from quietformer.architectures.forward import Batch, in_eval_mode
+from quietformer.architectures.watch_inputs import watch_inputs
 from quietformer.quant.affine import fake_quantize
 from quietformer.quant.calibration import full_precision
 from quietformer.quant.insertion import quantizers
@@ -48,18 +49,12 @@ def _products(model: PreTrainedModel, modules: list[nn.Module], batches: list[Ba
     """X^T X of what every module reads, over all batches."""
     found: dict[nn.Module, Tensor] = {}
 
-    def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        rows = args[0].detach().flatten(0, -2).float()
+    def watch(module: nn.Module, rows: Tensor) -> None:
+        rows = rows.float()
         found[module] = found.get(module, torch.zeros(())) + rows.T @ rows
 
-    handles = [module.register_forward_pre_hook(watch) for module in modules]
-    try:
-        with full_precision(model), in_eval_mode(model), torch.no_grad():
-            for batch in batches:
-                run(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with full_precision(model), in_eval_mode(model), torch.no_grad():
+        watch_inputs(model, modules, batches, watch)
     return found
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, run
+from quietformer.architectures.forward import Batch
+from quietformer.architectures.watch_inputs import watch_inputs
 
 
 def smoothing(largest_input: Tensor, largest_weight: Tensor, alpha: float) -> Tensor:
@@ -55,24 +56,3 @@ def read_inputs(
 
     watch_inputs(model, modules, batches, watch)
     return found
-
-
-def watch_inputs(
-    model: PreTrainedModel,
-    modules: Sequence[nn.Module],
-    batches: list[Batch],
-    watch: Callable[[nn.Module, Tensor], None],
-) -> None:
-    """Run the batches and show what each module reads, one row a token."""
-
-    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if args[0].numel():  # an expert may get no tokens
-            watch(module, args[0].detach().flatten(0, -2))
-
-    handles = [module.register_forward_pre_hook(hook) for module in modules]
-    try:
-        for batch in batches:
-            run(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()

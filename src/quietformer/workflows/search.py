@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, in_eval_mode, run, token_mask
+from quietformer.analysis.output_quality import row_cosines
+from quietformer.architectures.forward import Batch, in_eval_mode, run, token_rows
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.data.mixed_lengths import mixed_lengths
@@ -112,7 +113,7 @@ class Search:
     def _measure(self) -> float:
         """1 - cosine of the output to that of the model in fp32, averaged over tokens."""
         found = [
-            1 - _cosines(_output(self.model, batch), exact)
+            1 - row_cosines(_output(self.model, batch), exact)
             for batch, exact in zip(self.judges, self.exact, strict=True)
         ]
         return float(torch.cat(found).mean())
@@ -217,9 +218,4 @@ def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
     with torch.no_grad(), in_eval_mode(model):
         result = run(model, batch)
     output: Tensor = result["logits"] if "logits" in result else result["last_hidden_state"]
-    mask = token_mask(batch, output.shape[1]) if output.dim() == 3 else None
-    return (output.flatten(0, -2) if mask is None else output[mask.bool()]).float()
-
-
-def _cosines(one: Tensor, other: Tensor) -> Tensor:
-    return torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)
+    return token_rows(batch, output).float()
