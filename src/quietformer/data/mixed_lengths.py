@@ -15,7 +15,7 @@ SHORTEST = 8
 
 
 def mixed_lengths(batches: list[Batch], before: list[int], after: list[int]) -> list[Batch]:
-    """The same text, every other batch cut into shorter pieces with the special tokens `before` and `after` each.
+    """The same text, three of four batches cut into shorter pieces with the special tokens `before` and `after` each.
 
     A batch with padding, or with inputs other than tokens, their mask and their types, is left as it is.
     """

@@ -1,6 +1,6 @@
 """An INT8 graph without work that constants can absorb, in the shape ONNX Runtime computes fastest.
 
-Every rewrite leaves the function as it is, up to the rounding of fp32. What each brings is in docs/speed.md.
+Every rewrite leaves the function as it is, up to the rounding of fp32.
 """
 
 from __future__ import annotations

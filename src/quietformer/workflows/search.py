@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from quietformer.analysis.evaluate import output_of
 from quietformer.analysis.output_quality import row_cosines
-from quietformer.architectures.forward import Batch, in_eval_mode, run, token_rows
+from quietformer.architectures.forward import Batch, token_rows
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.data.mixed_lengths import mixed_lengths
@@ -71,8 +72,7 @@ class Search:
         self.calibration = mixed_lengths(calibration, before, after)
         self.judges = mixed_lengths(judges, before, after)
         begin = time.perf_counter()
-        with in_eval_mode(model):
-            self.exact = [_output(model, batch) for batch in self.judges]
+        self.exact = [_output(model, batch) for batch in self.judges]
         self.pass_seconds = (time.perf_counter() - begin) / len(self.judges)
         self.steps: list[SearchStep] = []
 
@@ -215,7 +215,6 @@ def _main_input(batch: Batch) -> Tensor:
 
 def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The main output, one row a token or image, without padding."""
-    with torch.no_grad(), in_eval_mode(model):
-        result = run(model, batch)
+    result = output_of(model, batch)
     output: Tensor = result["logits"] if "logits" in result else result["last_hidden_state"]
     return token_rows(batch, output).float()
