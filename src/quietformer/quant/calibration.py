@@ -64,10 +64,12 @@ def dequantize_(model: PreTrainedModel) -> None:
     remove_quantizers_(model)
 
 
-def calibrate_(model: PreTrainedModel, batches: Iterable[Batch], *, progress: Progress = SILENT) -> None:
+def calibrate_(
+    model: PreTrainedModel, batches: Iterable[Batch], *, weights: bool = True, progress: Progress = SILENT
+) -> None:
     """Find every range: of weights from the weights, of activations from running the batches in full precision.
 
-    After an error the model is as it was before, calibrated or not.
+    With `weights=False` the weights keep the grids they have. After an error the model is as it was before, calibrated or not.
     """
     check_model(model)
     check_batches(batches)
@@ -75,7 +77,11 @@ def calibrate_(model: PreTrainedModel, batches: Iterable[Batch], *, progress: Pr
     if quantized is None:
         raise QuietformerError(f"{type(model).__name__} has no quantizers; call quantize_ first")
     every = quantizers(model)
-    placed = {site: quantizer for site, quantizer in every.items() if not quantizer.grid.token}
+    placed = {
+        site: quantizer
+        for site, quantizer in every.items()
+        if not quantizer.grid.token and (weights or not _is_weight(site))
+    }
     modes = {site: quantizer.mode for site, quantizer in every.items()}
     before = {site: (q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
     try:

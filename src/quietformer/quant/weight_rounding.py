@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch, in_eval_mode
 from quietformer.architectures.watch_inputs import watch_inputs
-from quietformer.quant.affine import fake_quantize
+from quietformer.quant.affine import levels
 from quietformer.quant.calibration import full_precision
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.quantizer import Quantizer
@@ -25,6 +25,9 @@ DAMPING = 0.1
 
 WIDEST = 8192
 """Layers with more input channels are left to plain rounding: their matrix of products takes too long to invert."""
+
+ROWS = 4
+"""Rows of calibration data for each input channel; more change little and take longer."""
 
 
 def round_weights_(model: PreTrainedModel, batches: list[Batch]) -> int:
@@ -46,12 +49,13 @@ def round_weights_(model: PreTrainedModel, batches: list[Batch]) -> int:
 
 
 def _products(model: PreTrainedModel, modules: list[nn.Module], batches: list[Batch]) -> dict[nn.Module, Tensor]:
-    """X^T X of what every module reads, over all batches."""
+    """X^T X of what every module reads, over a sample of all batches."""
     found: dict[nn.Module, Tensor] = {}
 
     def watch(module: nn.Module, rows: Tensor) -> None:
-        rows = rows.float()
-        found[module] = found.get(module, torch.zeros(())) + rows.T @ rows
+        wanted = ROWS * max(1024, rows.shape[1])
+        some = rows[:: max(1, len(rows) * len(batches) // wanted)].float()
+        found[module] = found[module].addmm_(some.T, some) if module in found else some.T @ some
 
     with full_precision(model), in_eval_mode(model), torch.no_grad():
         watch_inputs(model, modules, batches, watch)
@@ -65,21 +69,21 @@ def compensated(weight: Tensor, products: Tensor, quantizer: Quantizer) -> Tenso
     order = hessian.diagonal().argsort(descending=True)
     factor = torch.linalg.cholesky(hessian[order][:, order])
     inverse = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True)
-    left = weight.double()[:, order]
-    rounded = torch.zeros_like(left)
-    for begin in range(0, left.shape[1], BLOCK):
-        end = min(begin + BLOCK, left.shape[1])
-        errors = torch.zeros(len(left), end - begin, dtype=left.dtype)
-        for column in range(begin, end):
-            on_grid = _on_grid(left[:, column : column + 1], quantizer)
-            rounded[:, column] = on_grid[:, 0]
-            error = (left[:, column] - on_grid[:, 0]) / inverse[column, column]
-            left[:, column:end] -= error[:, None] * inverse[column, column:end]
-            errors[:, column - begin] = error
-        left[:, end:] -= errors @ inverse[begin:end, end:]
-    return rounded[:, order.argsort()].to(weight.dtype)
+    scale, zero = quantizer.scale, quantizer.zero_point.double()
+    # In steps of the grid, one row an input channel: what is worked on together then lies together.
+    left = (weight.double() / _by_output(scale).double()).T[order].contiguous()
+    rounded = torch.empty_like(left)
+    for begin in range(0, len(left), BLOCK):
+        end = min(begin + BLOCK, len(left))
+        errors = torch.empty_like(left[begin:end])
+        for row in range(begin, end):
+            rounded[row] = left[row].round().clamp(-zero, levels(quantizer.grid.bits) - zero)
+            errors[row - begin] = (left[row] - rounded[row]) / inverse[row, row]
+            left[row:end] -= inverse[row, row:end, None] * errors[row - begin]
+        left[end:] -= inverse[begin:end, end:].T @ errors
+    # Multiplied in float32, as the quantizer does: rounded again, every weight stays what it is.
+    return (rounded[order.argsort()].T.float() * _by_output(scale)).to(weight.dtype)
 
 
-def _on_grid(column: Tensor, quantizer: Quantizer) -> Tensor:
-    grid = quantizer.grid
-    return fake_quantize(column.float(), quantizer.scale, quantizer.zero_point, bits=grid.bits, axis=grid.axis).double()
+def _by_output(scale: Tensor) -> Tensor:
+    return scale[:, None] if scale.dim() else scale

@@ -52,6 +52,10 @@ LEAST = 2
 """Batches to calibrate on, however long they take."""
 
 
+Ranges = dict[str, tuple[Tensor, Tensor]]
+"""Scale and zero point of every tensor, by the name of its quantizer."""
+
+
 @dataclasses.dataclass
 class Searched:
     """The model that was found, calibrated, and how it was found."""
@@ -84,11 +88,11 @@ class Search:
         self.error = self._measure()
         self.steps.append(SearchStep(name="start", what=self.spec.label, error=self.error, kept=True))
         tried: list[tuple[str, Callable[[], None]]] = [
-            ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
+            # First: its error hides what the other steps bring.
             ("attention", self._attention_in_full_precision),
-            *([("ranges", self._ranges)] if ranges else []),
-            # After the ranges: the grid of a weight is found anew in each calibration, and rounded weights must stay on it.
+            ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
             ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
+            *([("ranges", self._ranges)] if ranges else []),
             ("bias correction", lambda: self._change_weights("bias correction", correct_biases_)),
         ]
         for name, step in tried:
@@ -160,30 +164,40 @@ class Search:
         if kept:
             rules = (QuantRule(pattern="*:probabilities"), QuantRule(pattern="*:value"))
             self.spec = self.spec.model_copy(update={"rules": (*rules, *self.spec.rules)})
-            found = {site: (q.scale_pattern, q.zero_point) for site, q in quantizers(self.model).items()}
+            ranges = self._ranges_now()
             dequantize_(self.model)
             self.plan = quantize_(self.model, self.spec, self.calibration[0])
-            for site, quantizer in quantizers(self.model).items():
-                quantizer.scale_pattern.copy_(found[site][0])
-                quantizer.zero_point.copy_(found[site][1])
+            self._set_ranges(ranges)
             set_mode_(self.model, "quantize")
         self._note("attention", "the product of probabilities and values in fp32", error, kept=kept)
 
     def _ranges(self) -> None:
-        asked = self.spec.activations
-        best, least = asked, self.error
+        """Of activations; rounded weights stay on the grids they were rounded to."""
+        best, least, ranges = self.spec.activations, self.error, self._ranges_now()
         for text in RANGES if self.spec.activation_bits >= 8 else LOW_BIT_RANGES:
             use_estimators_(self.model, activations=estimators.read(text))
-            calibrate_(self.model, self.calibration)
+            calibrate_(self.model, self.calibration, weights=False)
             error = self._measure()
             if kept := error < WORTH * least:
-                best, least = estimators.read(text), error
+                best, least, ranges = estimators.read(text), error, self._ranges_now()
             self.steps.append(SearchStep(name="ranges", what=text, error=error, kept=kept))
         use_estimators_(self.model, activations=best)
-        if not kept:  # the ranges are those of the last that was tried
-            calibrate_(self.model, self.calibration)
+        self._set_ranges(ranges)
         self.spec = self.plan.spec = self.spec.model_copy(update={"activations": best})
         self.error = least
+
+    def _ranges_now(self) -> Ranges:
+        return {
+            site: (quantizer.scale_pattern.clone(), quantizer.zero_point.clone())
+            for site, quantizer in quantizers(self.model).items()
+            if not quantizer.grid.token
+        }
+
+    def _set_ranges(self, ranges: Ranges) -> None:
+        for site, quantizer in quantizers(self.model).items():
+            if site in ranges:
+                quantizer.scale_pattern.copy_(ranges[site][0])
+                quantizer.zero_point.copy_(ranges[site][1])
 
     def _change_weights(self, name: str, change_: Callable[[PreTrainedModel, list[Batch]], int]) -> None:
         """Weights or biases change, grids do not; undone if it does not help."""
