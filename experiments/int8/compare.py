@@ -30,8 +30,13 @@ DATA = {
     "whisper-tiny-en-encoder": "--audio {data}/speech --eval-audio {data}/speech-evaluation",
     "dinov2-small": "--images {data}/photos --eval-images {data}/photos-evaluation",
     "albert-kor": "--texts {data}/korean.txt --eval-texts {data}/korean-evaluation.txt",
+    "minilm@w4a8": "--sequences 256",
+    "minilm@w8a4": "--sequences 256",
 }
-"""The models, and the data that each is calibrated and evaluated on; without any, the built-in text."""
+"""The models, and the data that each is calibrated and evaluated on; without any, the built-in text. Bits stand behind an @."""
+
+EIGHT_BITS_ONLY = ("NNCF", "ONNX Runtime ", "SmoothQuant")
+"""Tools that have no other bits for weights and activations of products."""
 
 
 def main() -> None:
@@ -45,9 +50,12 @@ def main() -> None:
     data = DATA | dict(given.split("=", 1) for given in arguments.data)
     models = {}
     for name in arguments.only:
-        place = arguments.folder / name
+        model, _, bits = name.partition("@")
+        place = arguments.folder / model
         words = shlex.split(data.get(name, "").format(data=arguments.folder / "data")) + more
-        models[name] = measure(place if place.is_dir() else name, words)
+        models[name] = measure(place if place.is_dir() else model, [*words, "--bits", bits] if bits else words)
+        if bits:
+            models[name]["rows"] = [row for row in models[name]["rows"] if not row["name"].startswith(EIGHT_BITS_ONLY)]
         print(table({"models": {name: models[name]}}), flush=True)
         if arguments.keep:  # after each: all of them take half an hour and more
             keep(__file__, {"machine": machine(), "models": models})

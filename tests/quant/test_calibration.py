@@ -250,6 +250,20 @@ def test_sensitivity_puts_the_tensor_that_breaks_the_model_first():
     assert torch.equal(logits(model, inputs("bert")), before)  # left as it was
 
 
+def test_activations_calibrated_alone_find_the_same_ranges_and_leave_weights():
+    model, given = build("bert"), inputs("bert")
+    qf.quantize_(model, qf.QuantSpec(per_channel=True), given)
+    qf.calibrate_(model, [given])
+    scales = {site: quantizer.scale.clone() for site, quantizer in quantizers(model).items()}
+    weights = [site for site in scales if site.endswith(":weight")]
+    with torch.no_grad():
+        for site, quantizer in quantizers(model).items():
+            quantizer.scale_pattern.copy_((2 * scales[site]).view(torch.int32))
+    qf.calibrate_(model, [given], weights=False)
+    for site, quantizer in quantizers(model).items():
+        assert torch.equal(quantizer.scale, 2 * scales[site] if site in weights else scales[site])
+
+
 def test_dequantizing_what_is_not_quantized_is_an_error():
     with pytest.raises(QuietformerError, match="is not quantized"):
         dequantize_(build("bert"))

@@ -53,6 +53,19 @@ def test_an_export_that_was_not_timed_has_no_table_of_times():
     assert "Milliseconds" not in str(untimed)
 
 
+@pytest.mark.parametrize("equal", [True, False, None])
+def test_openvino_on_a_processor_whose_integer_products_overflow_is_told(equal):
+    report = old("export")
+    openvino = report.export.runtimes[0].model_copy(
+        update={"runtime": "openvino", "file": "openvino/openvino_model.xml"}
+    )
+    made = report.export.model_copy(update={"signed_equal": equal, "runtimes": [*report.export.runtimes, openvino]})
+    told = any("no VNNI" in line for line in report.model_copy(update={"export": made}).sentences())
+    assert told == (equal is False)
+    alone = made.model_copy(update={"runtimes": made.runtimes[:1]})
+    assert not any("no VNNI" in line for line in report.model_copy(update={"export": alone}).sentences())
+
+
 @pytest.mark.parametrize(("number", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1200, "1,200 runs")])
 def test_one_of_a_thing_is_singular(number, text):
     assert counted(number, "run") == text

@@ -110,3 +110,22 @@ def test_the_exponent_is_the_one_with_the_least_error():
 
     chosen = least_error_exponent(qf.QuantSpec(per_channel=True))(sample, largest, weights)
     assert chosen == min(EXPONENTS, key=error)
+
+
+def test_attention_is_judged_first_so_that_its_error_hides_no_other_step():
+    spec = qf.QuantSpec(placement="matmul", per_channel=True)
+    found = Search(with_outliers(), data_of("bert"), spec, SILENT).run(seconds=600, ranges=True)
+    names = [step.name for step in found.steps]
+    assert names.index("attention") < names.index("smoothing") < names.index("weight rounding")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_ranges_of_activations_leave_rounded_weights_on_their_grids(bits):
+    spec = qf.QuantSpec(placement="matmul", per_channel=True, activation_bits=bits)
+    found = Search(with_outliers(), data_of("bert"), spec, SILENT).run(seconds=600, ranges=True)
+    kept = {step.name for step in found.steps if step.kept}
+    assert "weight rounding" in kept
+    placed = quantizers(found.model)
+    for name, module in found.model.named_modules():
+        if isinstance(module, torch.nn.Linear) and f"{name}:weight" in placed:
+            assert torch.equal(placed[f"{name}:weight"].rounded(module.weight), module.weight), name

@@ -116,7 +116,11 @@ def compare_baselines(
             "the same with one scale for each output channel of a weight",
             functools.partial(tools.dynamic, per_channel=True),
         )
+        bits = ours.spec.weight_bits
         table.add(TORCHAO, "Int8DynamicActivationInt8WeightConfig: linear layers, one range per token", tools.torchao)
+        if bits < 8:
+            told = f"Int8DynamicActivationIntxWeightConfig: the same with {bits}-bit weights, one scale per group of 32"
+            table.add(f"{TORCHAO}, {bits}-bit weights", told, functools.partial(tools.torchao, bits))
         table.add(
             SMOOTH,
             f"{ours.spec.label} for weights and inputs of products, outliers migrated with alpha {ALPHA:g}; not timed",
@@ -173,8 +177,8 @@ class _Tools:
         out = self.folder / f"dynamic{per_channel:d}.onnx"
         return self._in_onnxruntime(dynamic_onnxruntime(self.graph, out, per_channel=per_channel))
 
-    def torchao(self) -> Made:
-        return Made(*torchao_model(self.model, self.calibration[0]))
+    def torchao(self, weight_bits: int = 8) -> Made:
+        return Made(*torchao_model(self.model, self.calibration[0], weight_bits))
 
     def _in_onnxruntime(self, path: Path) -> Made:
         made = OnnxModel(path, threads=self.threads)

@@ -57,15 +57,23 @@ def single_sequences(batches: list[Batch]) -> Iterator[Batch]:
             }
 
 
-def torchao_model(model: PreTrainedModel, example: Batch) -> tuple[Run, str]:
-    """Dynamic INT8 of linear layers in torch, compiled where that works; also which of the two it is."""
+def torchao_model(model: PreTrainedModel, example: Batch, weight_bits: int = 8) -> tuple[Run, str]:
+    """Dynamic INT8 of linear layers in torch, compiled where that works; also which of the two it is.
+
+    With fewer bits weights have a scale for each group of 32, which is the default there.
+    """
     needs("torchao")
     with silent():
-        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+        from torchao import quantization
 
         mine: Any = without_quantizers(model)
         mine.eval()
-        quantize_(mine, Int8DynamicActivationInt8WeightConfig())
+        config: Any = quantization.Int8DynamicActivationInt8WeightConfig()
+        if weight_bits < 8:
+            config = quantization.Int8DynamicActivationIntxWeightConfig(
+                weight_dtype=getattr(torch, f"int{weight_bits}")
+            )
+        quantization.quantize_(mine, config)
         inputs = model_inputs(example)
         try:
             compiled: Any = torch.compile(mine, dynamic=True)

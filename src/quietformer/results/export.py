@@ -14,6 +14,11 @@ from quietformer.results.quantize import SimulatedReport
 from quietformer.results.tables import Table
 from quietformer.results.upgrades import details_with_runtimes, latency_with_runs
 
+OVERFLOW = (
+    "This processor has no VNNI and adds pairs of INT8 products in 16 bits, where signed weights overflow. The ONNX model "
+    "avoids it with unsigned weights; OpenVINO has signed weights only, so use ONNX Runtime here. With VNNI nothing overflows."
+)
+
 
 class FileSizes(Record):
     """Bytes of the fp32 and the INT8 model."""
@@ -188,6 +193,8 @@ class ExportReport(SimulatedReport):
             f"{numbers.tiny(made.fp32_difference)}",
         ]
         lines += [_agreement_in_words(runtime) for runtime in made.runtimes]
+        if made.signed_equal is False and any(one.runtime == "openvino" and one.file for one in made.runtimes):
+            lines.append(OVERFLOW)
         return lines + [f"  {row.name}: {row.error or row.what}" for row in self.baselines]
 
     def tables(self) -> list[Table]:
