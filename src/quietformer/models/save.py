@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from quietformer.attention.inject import attention_cores
 from quietformer.config.model_changes import ModelChanges
 from quietformer.config.recorded_changes import METHOD, changes_of
-from quietformer.errors import QuietformerError, in_one_line
+from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import whole_folder
 from quietformer.models.apply_changes import _named_for
 from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
@@ -104,7 +104,11 @@ def _check_described(model: PreTrainedModel) -> None:
     for _, core in attention_cores(model):
         step = getattr(core.normalizer, "step", None)
         if step is not None and int(step) == 0:
-            warnings.warn(f"{core.spec.normalizer} is saved with its warm-up at step 0: gamma is still 0", stacklevel=3)
+            warnings.warn(
+                f"{core.spec.normalizer} is saved with its warm-up at step 0: gamma is still 0",
+                QuietformerWarning,
+                stacklevel=3,
+            )
             break
 
 

@@ -44,7 +44,9 @@ class OpenedModel(Original):
         )
 
 
-def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> OpenedModel:
+def open_once(
+    model: ModelName, options: OpeningOptions, progress: Progress, *, pickled: bool = False
+) -> OpenedModel:
     """Open a model by its name; a model that is open already is copied, so that the user's stays as it is."""
     check_is_model(model)
     if isinstance(model, PreTrainedModel):
@@ -52,7 +54,7 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> 
     else:
         name = os.fspath(model)
         progress.step(f"loading {name}")
-        opened = open_model(name, trust_remote_code=options.trust_remote_code)
+        opened = open_model(name, trust_remote_code=options.trust_remote_code, pickled=pickled)
     check_finite(opened)
     if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened):
         return _speech_encoder(opened, name)
