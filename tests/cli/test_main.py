@@ -127,7 +127,9 @@ def test_mistakes_get_one_line_and_exit_code_2(run, folder, tmp_path, arguments,
     (tmp_path / "pickled" / "config.json").write_text((folder / "config.json").read_text())
     torch.save(build("bert").state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
     shutil.copytree(tmp_path / "pickled", tmp_path / "evil")
-    torch.save({"weight": type(tmp_path)("a class that only a full unpickler builds")}, tmp_path / "evil" / "pytorch_model.bin")
+    torch.save(
+        {"weight": type(tmp_path)("a class that only a full unpickler builds")}, tmp_path / "evil" / "pytorch_model.bin"
+    )
     for name in ("cut", "wide", "deeper"):
         shutil.copytree(folder, tmp_path / name)
     weights = tmp_path / "cut" / "model.safetensors"

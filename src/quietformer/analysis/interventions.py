@@ -17,6 +17,7 @@ from quietformer.analysis.recorder import with_cores
 from quietformer.architectures.forward import Batch, fitting, token_mask
 from quietformer.architectures.layout import find_blocks
 from quietformer.attention.inject import attention_cores
+from quietformer.models.pooling import pooling_of
 from quietformer.results.inspect import InspectReport, Intervention, TouchedDimensions
 
 MASKED_SHARE = 0.15
@@ -169,4 +170,4 @@ class _EmbeddingDistance:
 def _embedding(model: PreTrainedModel, batch: Batch) -> Tensor:
     output = model(**batch)
     hidden: Tensor = (output["last_hidden_state"] if "last_hidden_state" in output else output["logits"]).float()
-    return hidden if hidden.dim() == 2 else pooled(hidden, token_mask(batch, hidden.shape[1]))
+    return hidden if hidden.dim() == 2 else pooled(hidden, token_mask(batch, hidden.shape[1]), pooling_of(model))

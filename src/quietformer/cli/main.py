@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
+from typing import TextIO
 
 import typer
 
@@ -73,7 +73,14 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _note(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Our own warnings are one line; those of libraries stay as Python writes them."""
     if issubclass(category, QuietformerWarning):
         print(f"note: {' '.join(str(message).split())}", file=sys.stderr)

@@ -28,6 +28,7 @@ from transformers import (
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.load_folder import find_class, load
+from quietformer.models.origin import transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.models.whole_model import whole_model
 
@@ -67,7 +68,12 @@ def open_model(
         with silenced_transformers():
             config = AutoConfig.from_pretrained(source, **common)
             return whole_model(
-                _class_of(config) or AutoModel, source, config=config, dtype="auto", use_safetensors=not in_pickles, **common
+                _class_of(config) or AutoModel,
+                source,
+                config=config,
+                dtype="auto",
+                use_safetensors=not in_pickles,
+                **common,
             )
     except QuietformerError:
         raise
@@ -124,7 +130,6 @@ def _open_gguf(file: Path) -> PreTrainedModel:
             guessed: Any = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
             model = whole_model(
                 _class_of(config) or guessed,
-                place.pop("pretrained_model_name_or_path"),
                 shown=str(file),
                 config=config,
                 dtype=torch.float32,
@@ -169,16 +174,18 @@ def _why(source: str, folder: Path, error: Exception) -> str:
     if not (folder / "config.json").is_file():
         return f"{source} has no config.json, so it is not a model folder"
     if isinstance(error, UnpicklingError):
-        return f"pytorch_model.bin of {source} is damaged or holds more than tensors, which could run code; it is not read"
+        return (
+            f"pytorch_model.bin of {source} is damaged or holds more than tensors, which could run code; it is not read"
+        )
     if not list(folder.glob("*.safetensors*")) and not only_pickled(folder):
         return f"{source} has no safetensors; other formats are not read, since they may run code"
     return f"cannot load {source}: {text}"
 
 
 def resolve(source: str) -> str:
-    """The folder a built-in name stands for; anything else as it is."""
+    """The folder a built-in name stands for, or in which a folder keeps its model; anything else as it is."""
     if source not in BUILT_IN:
-        return source
+        return str(transformer_folder(Path(source))) if Path(source).is_dir() else source
     package, extra = BUILT_IN[source]
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:

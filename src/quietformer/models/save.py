@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -22,6 +21,7 @@ from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import whole_folder
 from quietformer.models.apply_changes import _named_for
 from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
+from quietformer.models.origin import copy_sentence_files, origin_of
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
 from quietformer.transforms.gained_modules import gained_activations, gained_norms
@@ -62,6 +62,7 @@ def write_folder(
             if not plain:
                 _rename_weights(draft)
             copy_processor(model, processor, draft)
+            copy_sentence_files(model, draft)
             if not plain and not (draft / "README.md").exists() and not (folder / "README.md").exists():
                 (draft / "README.md").write_text(_readme(changes_of(model)), encoding="utf-8")
     except SafetensorError as error:
@@ -167,16 +168,8 @@ def copy_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
     if processor is not None:
         processor.save_pretrained(draft)
         return
-    name = str(model.config.name_or_path or "")
-    if not name:
+    if (origin := origin_of(model)) is None:
         return
-    origin = Path(name)
-    if not origin.is_dir():
-        # A hub id: whatever lies in the cache beside its config; nothing is fetched.
-        config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-        if not isinstance(config, str):
-            return
-        origin = Path(config).parent
     for pattern in PROCESSOR_FILES:
         for path in origin.glob(pattern):
             if path.is_file() and not (draft / path.name).exists():

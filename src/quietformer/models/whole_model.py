@@ -14,15 +14,21 @@ POOLER, NO_POOLER = "pooler", {"add_pooling_layer": False}
 """Its module, and how a class is told to leave it out."""
 
 
-def whole_model(model_class: Any, source: str, *, shown: str = "", **options: Any) -> PreTrainedModel:
+def whole_model(
+    model_class: Any, pretrained_model_name_or_path: str, *, shown: str = "", **options: Any
+) -> PreTrainedModel:
     """The model of this class; the base model if the weights have no head, and without a pooler if they have none.
 
     `shown` is what messages call the source, where the user knows it by another name.
     """
+    source = pretrained_model_name_or_path
     shown = shown or source
     model, missing = _loaded(model_class, source, options)
     if missing and _lacks_head(model, missing):
-        named, (model, missing) = type(model).__name__, _without_pooler(*_loaded(AutoModel, source, options), source, options)
+        named, (model, missing) = (
+            type(model).__name__,
+            _without_pooler(*_loaded(AutoModel, source, options), source, options),
+        )
         if not missing:
             warnings.warn(
                 f"the config of {shown} names {named}, but its weights have no head; opened as {type(model).__name__}",
