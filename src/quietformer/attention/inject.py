@@ -137,6 +137,11 @@ def _check_model(model: nn.Module, layers: list[AttentionLayer], adapters: list[
     bare = all(adapter.bare for adapter in adapters)
     if isinstance(model, PreTrainedModel):
         refuse_foreign_quantization(model)
+        if any(getattr(config, "output_attentions", False) for config in all_configs(model)):
+            raise UnsupportedModelError(
+                f"the config of {name} has output_attentions=True, which transformers saves for its eager attention only; set "
+                "config.output_attentions = False, and pass output_attentions=True where you call the model"
+            )
     elif layers or not bare or any(isinstance(module, PreTrainedModel) for module in model.modules()):
         raise UnsupportedModelError(
             f"{name} is not a transformers model; apply to the transformers model inside, before wrapping it"

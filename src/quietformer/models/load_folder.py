@@ -47,9 +47,14 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
     model, info = _from_pretrained(model_class, folder, trust_remote_code=trust_remote_code)
     if lacks_pooler(model, set(map(str, info["missing_keys"]))):  # as it was when it was saved
         model, info = _from_pretrained(model_class, folder, trust_remote_code=trust_remote_code, **NO_POOLER)
-    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+    for name, got, needed in sorted(info["mismatched_keys"])[:1]:
+        raise CheckpointError(
+            f"{folder}: {name} has shape {tuple(got)} in the weights, the model needs {tuple(needed)}; the weights do not "
+            "belong to this config.json"
+        )
+    for what in ("missing_keys", "unexpected_keys"):
         if info[what]:
-            keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
+            keys = sorted(map(str, info[what]))
             raise CheckpointError(
                 f"{folder}: {len(keys)} {what.replace('_keys', '')} tensors in the weights, first {keys[0]!r}; "
                 "the weights do not belong to this config.json"
@@ -63,7 +68,12 @@ def _from_pretrained(model_class: Any, folder: Path, **options: Any) -> tuple[Pr
     with silenced_transformers():
         try:
             found: tuple[PreTrainedModel, dict[str, Any]] = model_class.from_pretrained(
-                str(folder), dtype="auto", output_loading_info=True, local_files_only=True, **options
+                str(folder),
+                dtype="auto",
+                output_loading_info=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,  # told below, with both shapes
+                **options,
             )
             return found
         except QuietformerError as error:

@@ -27,6 +27,9 @@ from quietformer.quant.insertion import quantizers
 from quietformer.transforms.gained_modules import gained_activations, gained_norms
 from quietformer.transforms.smoothquant import MIGRATION
 
+NEEDS_IMPORT = "a Quietformer model: pip install quietformer, and import quietformer before it is loaded"
+"""Stands in config.json where plain transformers looks for the name of the weights; it quotes this when it refuses it."""
+
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = None) -> None:
     """Write the model, its spec and its tokenizer or processor into one folder, all or nothing.
@@ -52,7 +55,8 @@ def write_folder(
             f"{type(model).__name__} is not a transformers model; save takes the model inside its wrapper"
         )
     plain = _is_plain(model)
-    _check_described(model)
+    check_recorded(model)
+    _check_ready(model)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
@@ -74,7 +78,7 @@ def _is_plain(model: PreTrainedModel) -> bool:
     return changes_of(model) == ModelChanges() and not changed
 
 
-def _check_described(model: PreTrainedModel) -> None:
+def check_recorded(model: PreTrainedModel) -> None:
     """What the section says must be what is in the model, or the folder would load as something else."""
     spec = changes_of(model)
     inside = {core.spec for _, core in attention_cores(model)}
@@ -95,6 +99,11 @@ def _check_described(model: PreTrainedModel) -> None:
             f"quantizers were put into a part of this {type(model).__name__} only, which a folder cannot say; "
             "quantize the whole model, or save the part"
         )
+
+
+def _check_ready(model: PreTrainedModel) -> None:
+    """What is in the model can be stored."""
+    placed = quantizers(model)
     if any(hasattr(module, MIGRATION) for module in model.modules()):
         raise QuietformerError(
             f"this {type(model).__name__} divides inputs by smoothing scales, which a folder cannot record; export it, or save "
@@ -147,6 +156,7 @@ def _rename_weights(draft: Path) -> None:
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
     for section in _sections(config):
         section["weights"] = name
+    config["transformers_weights"] = NEEDS_IMPORT
     _write_json(draft / "config.json", config)
 
 
