@@ -27,6 +27,10 @@ class QualityError(QuietformerError):
         self.report = report
 
 
+class QuietformerWarning(UserWarning):
+    """Something a user should know though it is no error; the command line prints it as one line."""
+
+
 def in_one_line(error: BaseException, limit: int = 300) -> str:
     """What an error of somebody else's says, fit for one line of ours; its kind where it says nothing."""
     return " ".join(str(error).split())[:limit] or type(error).__name__

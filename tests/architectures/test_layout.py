@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import AlbertConfig, AlbertModel
 
+import quietformer as qf
 from quietformer.analysis.recorder import record
 from quietformer.architectures.layout import find_blocks, find_residuals, is_post_norm
 from tests.tiny_models import build, inputs
@@ -53,3 +55,49 @@ def residual_model(name):
 
     built = tiny(name)
     return built.model, built.inputs
+
+
+def _albert(groups=1, passes=6):
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=99, embedding_size=16, hidden_size=32, num_hidden_layers=passes, num_hidden_groups=groups,
+        num_attention_heads=4, intermediate_size=64, max_position_embeddings=64, attn_implementation="eager",
+    )  # fmt: skip
+    model = AlbertModel(config).eval()
+    with torch.no_grad():  # an outlier, so that passes differ
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_every_pass_of_a_shared_layer_is_a_layer(groups):
+    """Against transformers' own hidden states, attentions and the layer run by hand."""
+    model, given = _albert(groups), {"input_ids": inputs("bert")["input_ids"]}
+    report = qf.inspect_model(model, [given])
+    assert report.model.layers == 6
+    assert report.model.post_norm
+    with torch.no_grad():
+        output = model(**given, output_hidden_states=True, output_attentions=True)
+        for layer, states in enumerate(output.hidden_states[:-1]):
+            group = model.encoder.albert_layer_groups[layer * groups // 6].albert_layers[0]
+            attended = group.attention(states)[0]
+            raw = group.ffn_output(group.activation(group.ffn(attended)))
+            measured = report.tensor("ffn_output", layer)
+            assert measured.largest == pytest.approx(float(raw.abs().max()), rel=1e-4)
+            assert report.tensor("ffn_residual", layer).largest == pytest.approx(
+                float((raw + attended).abs().max()), rel=1e-4
+            )
+    sinks = [row.sink for row in report.heads]
+    for layer, weights in enumerate(output.attentions):
+        expected = weights.mean(2).amax(-1).mean(0)
+        assert sinks[layer] == pytest.approx(expected.tolist(), rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "inner"), [("swin", "blocks"), ("t5", "block"), ("bert", "layer")])
+def test_a_block_has_attention_and_an_ffn_whatever_is_numbered_around_them(name, inner):
+    model, _ = residual_model(name)
+    names = [block.name.split(".") for block in find_blocks(model)]
+    assert all(parts[-2] == inner and parts[-1].isdigit() for parts in names)
+    if name == "swin":
+        assert len(names) == sum(model.config.depths)

@@ -99,7 +99,8 @@ def test_convert_replaces_a_model_only_when_told(run, folder, tmp_path):
         (["convert", "{bert}", "{tmp}/o", "--gate", "linear(("], "cannot read gate"),
         (["convert", "{tmp}/absent", "{tmp}/o", "--attention", "softmax1"], "is not there"),
         (["convert", "{tmp}/empty", "{tmp}/o", "--attention", "softmax1"], "has no config.json"),
-        (["convert", "{tmp}/pickled", "{tmp}/o", "--attention", "softmax1"], "has no safetensors"),
+        (["inspect", "{tmp}/pickled"], "quietformer convert"),
+        (["convert", "{tmp}/evil", "{tmp}/o"], "holds more than tensors"),
         (["convert", "{tmp}/cut", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
         (["convert", "{tmp}/wide", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
         (["convert", "{tmp}/deeper", "{tmp}/o", "--attention", "softmax1"], "would be random numbers"),
@@ -125,6 +126,10 @@ def test_mistakes_get_one_line_and_exit_code_2(run, folder, tmp_path, arguments,
     (tmp_path / "pickled").mkdir()
     (tmp_path / "pickled" / "config.json").write_text((folder / "config.json").read_text())
     torch.save(build("bert").state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
+    shutil.copytree(tmp_path / "pickled", tmp_path / "evil")
+    torch.save(
+        {"weight": type(tmp_path)("a class that only a full unpickler builds")}, tmp_path / "evil" / "pytorch_model.bin"
+    )
     for name in ("cut", "wide", "deeper"):
         shutil.copytree(folder, tmp_path / name)
     weights = tmp_path / "cut" / "model.safetensors"

@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
     CLIPConfig,
     CLIPModel,
     CLIPTextConfig,
@@ -26,11 +28,12 @@ from transformers import (
 
 import quietformer as qf
 from quietformer.config.attention import PatchNormSpec
-from quietformer.errors import CheckpointError, UnsupportedModelError
+from quietformer.errors import CheckpointError, QuietformerError, UnsupportedModelError
 from quietformer.models import save as saving
 from tests.tiny_models import PAPER, VARIANTS, build, inputs, logits
 
 WEIGHTS = "quietformer.safetensors"
+TINY = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
 
 def given_for(name, dtype):
@@ -449,3 +452,60 @@ def build_changed():
     model = build("bert")
     qf.apply_attention_(model, VARIANTS["softmax1"])
     return model
+
+
+def test_another_number_of_labels_is_drawn_anew_as_for_plain_folders(tmp_path):
+    torch.manual_seed(0)
+    plain = BertForSequenceClassification(BertConfig(**TINY, num_labels=2))
+    plain.save_pretrained(tmp_path / "plain")
+    qf.apply_attention_(plain, VARIANTS["both"])
+    qf.save(plain, tmp_path / "ours")
+    for folder in ("plain", "ours"):
+        with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+            BertForSequenceClassification.from_pretrained(tmp_path / folder, num_labels=5)
+        model, info = BertForSequenceClassification.from_pretrained(
+            tmp_path / folder, num_labels=5, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+        assert {key[0] for key in info["mismatched_keys"]} == {"classifier.weight", "classifier.bias"}
+        assert model.classifier.out_features == 5
+        assert bool(model.classifier.weight.isfinite().all())
+        assert model.classifier.weight.std() > 0
+        for name, tensor in plain.state_dict().items():
+            if "classifier" not in name and (folder == "ours" or ".quiet." not in name):
+                assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_a_gate_of_another_shape_is_refused_even_so(folder):
+    edit_weights(folder, lambda tensors: tensors.update({GATE: torch.ones(3, 3)}))
+    with pytest.raises(CheckpointError, match=r"has shape \(3, 3\)"):
+        AutoModelForMaskedLM.from_pretrained(folder, ignore_mismatched_sizes=True)
+
+
+def test_attentions_asked_for_in_the_config_are_refused_before_anything_is_changed():
+    model, given = build("bert"), inputs("bert")
+    model.config.output_attentions = True
+    with pytest.raises(UnsupportedModelError, match=r"set config.output_attentions = False"):
+        qf.apply_attention_(model, VARIANTS["softmax1"])
+    model.config.output_attentions = False
+    qf.apply_attention_(model, VARIANTS["softmax1"])
+    assert len(model(**given, output_attentions=True).attentions) == 2
+
+
+@pytest.mark.parametrize("spec", ["softmax1", "both"])
+def test_a_change_to_a_part_is_refused_by_the_wholes_save_pretrained_too(spec, tmp_path):
+    model = build("bert")
+    qf.apply_attention_(model.bert, VARIANTS[spec])
+    with pytest.raises(QuietformerError, match="to a part of this BertForMaskedLM only"):
+        model.save_pretrained(tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+    model.bert.save_pretrained(tmp_path / "part")
+    given = inputs("bert")
+    with torch.no_grad():
+        expected = model.bert(**given).last_hidden_state
+        assert torch.equal(AutoModel.from_pretrained(tmp_path / "part")(**given).last_hidden_state, expected)
+
+
+def test_plain_transformers_names_us_when_it_refuses_the_folder(folder):
+    code = PLAIN.replace("type(error).__name__", "error")
+    run = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert run.stdout.count("import quietformer before it is loaded") == 3, run.stdout

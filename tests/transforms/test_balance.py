@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
     AutoModel,
     AutoModelForMaskedLM,
     BertConfig,
@@ -75,6 +77,11 @@ def other(kind, config, **fields):
     return widened(kind(config(**sizes)))
 
 
+def albert(passes, groups):
+    sizes = SIZES | {"num_hidden_layers": passes, "num_hidden_groups": groups, "embedding_size": 16}
+    return other(AlbertForMaskedLM, AlbertConfig, **sizes)
+
+
 @pytest.mark.parametrize(
     ("model", "sums"),
     [
@@ -86,8 +93,11 @@ def other(kind, config, **fields):
             ),
             4,
         ),
+        # A shared layer has one pair of norms: what each pass hands on stays as it is, since the last is the output.
+        (albert(passes=3, groups=1), 1),
+        (albert(passes=4, groups=2), 2),
     ],
-    ids=["bert", "distilbert", "mpnet"],
+    ids=["bert", "distilbert", "mpnet", "albert", "albert-groups"],
 )  # fmt: skip
 def test_a_balanced_model_computes_the_same_to_the_last_bit(model, sums):
     batch = inputs("bert")

@@ -24,6 +24,7 @@ from quietformer.architectures.task import task_of
 from quietformer.config.tasks import MEASURED, MeasuredTask
 from quietformer.data.token_labels import IGNORED, next_tokens
 from quietformer.errors import QuietformerError
+from quietformer.models.pooling import MEAN, Pooling, pooling_of
 from quietformer.progress import SILENT, Progress
 from quietformer.results.quality import SCALES, Better, Metrics, Yardstick, better_of
 
@@ -72,6 +73,7 @@ class _Answers:
     """What one pass gives, before it is compared with anything."""
 
     task: MeasuredTask
+    pooling: Pooling
     sequences: int = 0
     nll: float = 0.0
     correct: int = 0
@@ -86,7 +88,7 @@ class _Answers:
             self._add_tokens(batch, _named(output, "logits", "prediction_logits"))
         elif self.task == "embedding":
             hidden = _named(output, "last_hidden_state")
-            self.embeddings.append(pooled(hidden, token_mask(batch, hidden.shape[1])))
+            self.embeddings.append(pooled(hidden, token_mask(batch, hidden.shape[1]), self.pooling))
         else:
             self._add_classes(batch, _named(output, "logits"))
 
@@ -124,6 +126,7 @@ class Reference:
     evaluation: Evaluation
     kept: Tensor
     targets: Tensor
+    pooling: Pooling = MEAN
     transcriber: Transcriber | None = None
     """Measures speech models; None for others, and where nothing says what is spoken."""
 
@@ -145,9 +148,10 @@ def reference_run(
         if not isinstance(model, nn.Module):
             raise QuietformerError(f"name the task of a function: {', '.join(MEASURED)}")
         task = task_of(model)
-    answers = _run(model, batches, task, progress, what)
+    answers = _Answers(task, _pooling(model))
+    _run(model, batches, answers, progress, what)
     kept, targets = answers.kept, _joined(answers.targets)
-    return Reference(_evaluation(answers, kept), kept, targets)
+    return Reference(_evaluation(answers, kept), kept, targets, answers.pooling)
 
 
 def evaluate(
@@ -162,7 +166,8 @@ def evaluate(
     """The metrics of a model, or of any function from batch to outputs, on the batches the reference was run on."""
     if reference is not None and reference.task != task:
         raise QuietformerError(f"the reference was run for {reference.task!r}, not for {task!r}")
-    answers = _run(model, batches, task, progress, what)
+    answers = _Answers(task, _pooling(model) if reference is None else reference.pooling)
+    _run(model, batches, answers, progress, what)
     if reference is not None and not (
         answers.kept.shape == reference.kept.shape and torch.equal(_joined(answers.targets), reference.targets)
     ):
@@ -170,19 +175,19 @@ def evaluate(
     return _evaluation(answers, None if reference is None else reference.kept)
 
 
-def _run(
-    model: nn.Module | Run, batches: Iterable[Batch], task: MeasuredTask, progress: Progress, what: str
-) -> _Answers:
-    if task not in MEASURED:
-        raise QuietformerError(f"unknown task {task!r}; there are {', '.join(MEASURED)}")
-    answers = _Answers(task)
+def _pooling(model: nn.Module | Run) -> Pooling:
+    return pooling_of(model) if isinstance(model, nn.Module) else MEAN
+
+
+def _run(model: nn.Module | Run, batches: Iterable[Batch], answers: _Answers, progress: Progress, what: str) -> None:
+    if answers.task not in MEASURED:
+        raise QuietformerError(f"unknown task {answers.task!r}; there are {', '.join(MEASURED)}")
     total = len(batches) if isinstance(batches, Sized) else 0
     for done, batch in enumerate(batches, start=1):
         answers.add(batch, output_of(model, batch))
         progress.step(what, done, total)
     if not answers.sequences or not len(answers.kept):
         raise QuietformerError("there is nothing to evaluate; give longer texts, or more of them")
-    return answers
 
 
 def _evaluation(answers: _Answers, reference: Tensor | None) -> Evaluation:

@@ -21,8 +21,18 @@ from quietformer.analysis.outliers import OutlierTally, TokenNames
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict
 from quietformer.architectures.forward import Batch, check_batches, check_model, in_eval_mode, run
+from quietformer.architectures.layout import (
+    Block,
+    Watch,
+    final_norm,
+    find_blocks,
+    find_residuals,
+    headline,
+    in_passes,
+    is_post_norm,
+    layers_of,
+)
 from quietformer.architectures.layout import Headline as HeadlineSites
-from quietformer.architectures.layout import Watch, final_norm, find_blocks, find_residuals, headline, is_post_norm
 from quietformer.config.recorded_changes import changes_of
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
@@ -135,19 +145,21 @@ def inspect_model(
         residuals: list[Watch] = []
         for batch in batches:
             if watches is None:
-                residuals = find_residuals(blocks, partial(run, model, {k: v[:1] for k, v in batch.items()}))
+                once = partial(run, model, {name: tensor[:1] for name, tensor in batch.items()})
+                blocks = in_passes(blocks, once)
+                residuals = find_residuals(blocks, once)
                 watches = [watch for block in blocks for watch in block.watches()] + residuals
             on_attention = inspection.on_attention if seen else None
             inspection.begin(batch)
             with (
-                record(model, inspection.on_site, on_attention, watches=watches),
-                _watch_final_norm(model, inspection, len(blocks)),
+                record(model, inspection.on_site, on_attention, watches=watches, blocks=blocks),
+                _watch_final_norm(model, inspection, layers_of(blocks)),
             ):
                 run(model, batch)
             progress.step("looking for outliers", inspection.sequences, total)
     if not inspection.sequences:
         raise QuietformerError("there are no sequences to inspect; give some text or images")
-    found = _measured(model, inspection, printable(name), residuals, seen=seen)
+    found = _measured(model, inspection, printable(name), blocks, residuals, seen=seen)
     return InspectReport(**dict(found), verdict=verdict(found))
 
 
@@ -163,7 +175,13 @@ def check_finite(model: nn.Module) -> None:
 
 
 def _measured(
-    model: PreTrainedModel, inspection: Inspection, name: str, residuals: list[Watch], *, seen: bool
+    model: PreTrainedModel,
+    inspection: Inspection,
+    name: str,
+    blocks: list[Block],
+    residuals: list[Watch],
+    *,
+    seen: bool,
 ) -> OutlierMetrics:
     heads = next((len(tally.sums["sink"]) for tally in inspection.heads.values()), None)
     chosen = headline(model.config.model_type, residuals)
@@ -177,7 +195,7 @@ def _measured(
             name=name or printable(str(model.config.name_or_path)) or type(model).__name__,
             class_name=type(model).__name__,
             type=model.config.model_type,
-            layers=len(find_blocks(model)),
+            layers=layers_of(blocks),
             heads=heads,
             width=getattr(model.config, "hidden_size", None),
             parameters=model.num_parameters(),

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.analysis.output_quality import pooled
-from quietformer.analysis.recorder import with_cores
+from quietformer.analysis.recorder import Passes, with_cores
 from quietformer.architectures.forward import Batch, fitting, token_mask
-from quietformer.architectures.layout import find_blocks
+from quietformer.architectures.layout import Block, Watch, find_blocks, in_passes
 from quietformer.attention.inject import attention_cores
+from quietformer.models.pooling import pooling_of
 from quietformer.results.inspect import InspectReport, Intervention, TouchedDimensions
 
 MASKED_SHARE = 0.15
@@ -30,13 +31,15 @@ def intervene(
     score, unit = _score(model, mask_token)
     before = score(model, batches)
     targets = _targets(found)
+    with torch.no_grad():
+        blocks = in_passes(find_blocks(model), lambda: model(**batches[0]))
     rows = []
     for how in ("zero", "mean"):
         if targets:
-            with _dimensions_set(model, targets, how):
+            with _dimensions_set(model, blocks, targets, how):
                 rows.append(_row(f"outlier dimensions set to {how}", before, score(model, batches), unit, targets))
             random = {key: _others(dimensions, found.model.width) for key, dimensions in targets.items()}
-            with _dimensions_set(model, random, how):
+            with _dimensions_set(model, blocks, random, how):
                 rows.append(_row(f"as many other dimensions set to {how}", before, score(model, batches), unit, random))
     if found.heads:
         with with_cores(model) as seen:
@@ -71,11 +74,18 @@ def _others(dimensions: list[int], width: int | None) -> list[int]:
 
 
 @contextlib.contextmanager
-def _dimensions_set(model: nn.Module, targets: dict[tuple[str, int], list[int]], how: str) -> Iterator[None]:
+def _dimensions_set(
+    model: nn.Module, blocks: list[Block], targets: dict[tuple[str, int], list[int]], how: str
+) -> Iterator[None]:
     handles = []
 
-    def setter(dimensions: list[int]) -> Callable[..., Any]:
+    passes = Passes(model, blocks)
+
+    def setter(watch: Watch) -> Callable[..., Any]:
         def hook(_: nn.Module, args: Any, output: Any) -> Any:
+            dimensions = targets.get((watch.site, passes.layer(watch.layer)))
+            if dimensions is None:
+                return output
             tensor = output[0] if isinstance(output, tuple) else output
             changed = tensor.clone()
             # The mean over tokens keeps what the dimension adds to every token and takes its spikes away.
@@ -86,13 +96,12 @@ def _dimensions_set(model: nn.Module, targets: dict[tuple[str, int], list[int]],
         return hook
 
     try:
-        for block in find_blocks(model):
-            for watch in block.watches():
-                if (watch.site, watch.layer) in targets and watch.end == "output":
-                    handles.append(watch.module.register_forward_hook(setter(targets[(watch.site, watch.layer)])))
+        for watch in (watch for block in blocks for watch in block.watches()):
+            if watch.site in {site for site, _ in targets} and watch.end == "output":
+                handles.append(watch.module.register_forward_hook(setter(watch)))
         yield
     finally:
-        for handle in handles:
+        for handle in (*handles, *passes.handles):
             handle.remove()
 
 
@@ -169,4 +178,4 @@ class _EmbeddingDistance:
 def _embedding(model: PreTrainedModel, batch: Batch) -> Tensor:
     output = model(**batch)
     hidden: Tensor = (output["last_hidden_state"] if "last_hidden_state" in output else output["logits"]).float()
-    return hidden if hidden.dim() == 2 else pooled(hidden, token_mask(batch, hidden.shape[1]))
+    return hidden if hidden.dim() == 2 else pooled(hidden, token_mask(batch, hidden.shape[1]), pooling_of(model))

@@ -10,8 +10,8 @@ import re
 import torch
 from torch import Tensor
 
-from quietformer.architectures.forward import mean_pooled
 from quietformer.data.token_labels import IGNORED
+from quietformer.models.pooling import Pooling
 
 CHUNK = 2**22
 """So many logits are turned into float64 at a time: 32 MB, however large the vocabulary."""
@@ -56,9 +56,9 @@ def agreement(tested_N: Tensor, reference_N: Tensor) -> float:
     return float(((tested_N == reference_N) & (tested_N != BROKEN)).double().mean())
 
 
-def pooled(hidden: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """One embedding a sequence or image: the mean over its tokens, or over the places of a feature map."""
-    return mean_pooled(hidden.cpu().double(), mask_BT)
+def pooled(hidden: Tensor, mask_BT: Tensor | None, pooling: Pooling) -> Tensor:
+    """One embedding a sequence or image, in float64."""
+    return pooling(hidden.cpu().double(), mask_BT)
 
 
 def row_cosines(one_Nd: Tensor, other_Nd: Tensor) -> Tensor:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,21 +67,42 @@ def record(
     on_attention: AttentionListener | None = None,
     *,
     watches: list[Watch] | None = None,
+    blocks: list[Block] | None = None,
 ) -> Iterator[None]:
     """Call the listeners with every watched tensor (or these only) of every forward pass inside the block."""
     handles: list[RemovableHandle] = []
-    blocks = find_blocks(model)
+    blocks = find_blocks(model) if blocks is None else blocks
+    passes = Passes(model, blocks)
     try:
         if on_site is not None:
             named = [watch for block in blocks for watch in block.watches()]
-            handles += [_listen(watch, on_site) for watch in (named if watches is None else watches)]
+            handles += [_listen(watch, passes, on_site) for watch in (named if watches is None else watches)]
         if on_attention is not None:
             for layer, core in _cores_of(model, blocks):
-                handles += _listen_to_core(layer, core, on_attention)
+                handles += _listen_to_core(layer, core, passes, on_attention)
         yield
     finally:
-        for handle in handles:
+        for handle in (*handles, *passes.handles):
             handle.remove()
+
+
+class Passes:
+    """Counts how often each block has begun in this forward pass, since each pass of a shared block is a layer."""
+
+    def __init__(self, model: nn.Module, blocks: list[Block]) -> None:
+        self.begun: Counter[int] = Counter()
+        self.handles = [model.register_forward_pre_hook(lambda *_: self.begun.clear())]
+        self.handles += [block.module.register_forward_pre_hook(self._counter(block.index)) for block in blocks]
+
+    def _counter(self, index: int) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any) -> None:
+            self.begun[index] += 1
+
+        return hook
+
+    def layer(self, index: int) -> int:
+        """The layer that the block of this index is at the moment."""
+        return index + max(0, self.begun[index] - 1)
 
 
 def _cores_of(model: nn.Module, blocks: list[Block]) -> Iterator[tuple[int, AttentionCore]]:
@@ -90,17 +112,19 @@ def _cores_of(model: nn.Module, blocks: list[Block]) -> Iterator[tuple[int, Atte
             yield block.index, cores[block.attention]
 
 
-def _listen(watch: Watch, listener: SiteListener) -> RemovableHandle:
+def _listen(watch: Watch, passes: Passes, listener: SiteListener) -> RemovableHandle:
     def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         tensor = (args[0] if args else None) if watch.end == "input" else output
         tensor = tensor[0] if isinstance(tensor, tuple) else tensor
         if isinstance(tensor, Tensor):
-            listener(watch.site, watch.layer, tensor.detach())
+            listener(watch.site, passes.layer(watch.layer), tensor.detach())
 
     return watch.module.register_forward_hook(after)
 
 
-def _listen_to_core(layer: int, core: AttentionCore, listener: AttentionListener) -> list[RemovableHandle]:
+def _listen_to_core(
+    index: int, core: AttentionCore, passes: Passes, listener: AttentionListener
+) -> list[RemovableHandle]:
     seen: dict[str, Any] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -116,7 +140,7 @@ def _listen_to_core(layer: int, core: AttentionCore, listener: AttentionListener
         values = seen["value"]
         heads = seen["probabilities"].shape[1]
         listener(
-            layer,
+            passes.layer(index),
             AttentionRecord(
                 query=seen["query"],
                 key=seen["key"],

@@ -18,6 +18,7 @@ from quietformer.analysis.speech import transcriber_of
 from quietformer.architectures.forward import Batch, token_mask
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.calibration_data import CalibrationData
+from quietformer.models.pooling import Pooling
 from quietformer.progress import SILENT, Progress
 
 
@@ -56,14 +57,15 @@ def evaluate_on(
 def _further(model: nn.Module | Run, data: CalibrationData, reference: Reference) -> dict[str, float]:
     found: dict[str, float] = {}
     if data.known_items is not None:
-        queries, documents = (_embedded(model, side) for side in (data.known_items.queries, data.known_items.documents))
+        sides = (data.known_items.queries, data.known_items.documents)
+        queries, documents = (_embedded(model, side, reference.pooling) for side in sides)
         found["ndcg10"] = known_item_ndcg(queries, documents)
     if reference.transcriber is not None:
         found["wer"] = reference.transcriber.word_error_rate(lambda batch: output_of(model, batch), data.evaluation)
     return found
 
 
-def _embedded(model: nn.Module | Run, batches: Iterable[Batch]) -> Tensor:
-    """One row a text, by the mean over its tokens."""
+def _embedded(model: nn.Module | Run, batches: Iterable[Batch], pooling: Pooling) -> Tensor:
+    """One row a text."""
     found = [(output_of(model, batch)["last_hidden_state"], batch) for batch in batches]
-    return torch.cat([pooled(hidden, token_mask(batch, hidden.shape[1])) for hidden, batch in found])
+    return torch.cat([pooled(hidden, token_mask(batch, hidden.shape[1]), pooling) for hidden, batch in found])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     ),
     "ffn_output": (
         "output.dense", "fc2", "mlp.fc2", "mlp.down_proj", "mlp.c_proj", "mlp.dense_4h_to_h", "mlp.fc_out", "mlp.Wo",
-        "ffn.lin2", "feed_forward.down_proj", "layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo", "mlp",
+        "ffn.lin2", "ffn_output", "feed_forward.down_proj", "layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo", "mlp",
         "block_sparse_moe", "feed_forward", "ffn",
     ),
     "attention_norm": (
@@ -35,7 +36,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "ffn_norm": (
         "output.LayerNorm", "final_layer_norm", "pre_feedforward_layernorm", "pre_mlp_layernorm",
         "post_attention_layernorm", "layernorm_after", "output_layer_norm", "ln_2", "layer_norm2", "norm2", "mlp_norm",
-        "layer.2.layer_norm", "layer.1.layer_norm", "norm_after", "post_mlp_layernorm", "post_feedforward_layernorm",
+        "layer.2.layer_norm", "layer.1.layer_norm", "full_layer_layer_norm",
+        "norm_after", "post_mlp_layernorm", "post_feedforward_layernorm",
     ),
 }  # fmt: skip
 
@@ -92,6 +94,7 @@ class Block:
     name: str
     module: nn.Module
     attention: str  # full name of its self-attention layer
+    passes: int = 1  # how often a forward pass runs it; each pass is a layer, the first of them `index`
 
     def watches(self) -> list[Watch]:
         """The tensors this block has by name; its residual adds are found by `find_residuals` instead."""
@@ -182,16 +185,58 @@ def find_blocks(model: nn.Module) -> list[Block]:
         attention = [name for name, module in model.named_modules() if "Attention" in type(module).__name__]
     blocks: dict[str, str] = {}
     for name in attention:
-        parts = name.split(".")
-        holders = [i for i, part in enumerate(parts) if part.isdigit()]
-        if holders:
-            # The outermost numbered module, since T5 has numbered sublayers inside numbered blocks.
-            path = ".".join(parts[: holders[0] + 1])
+        if (path := _block_around(model, name)) is not None:
             blocks.setdefault(path, name)
     return [
         Block(index, path, model.get_submodule(path), attention)
         for index, (path, attention) in enumerate(blocks.items())
     ]
+
+
+def _block_around(model: nn.Module, attention: str) -> str | None:
+    """The innermost numbered module with more in it than attention: T5 numbers sublayers inside its blocks, Swin its stages."""
+    parts = attention.split(".")
+    holders = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if part.isdigit()]
+    for path in reversed(holders):
+        inside = attention.removeprefix(f"{path}.").partition(".")[0]
+        children = model.get_submodule(path).named_children()
+        if any(_has_weights(child) for name, child in children if name != inside):
+            return path
+    return holders[0] if holders else None
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Whether there is more in it than norms."""
+    return any(parameter.dim() > 1 for parameter in module.parameters())
+
+
+def in_passes(blocks: list[Block], run: Callable[[], object]) -> list[Block]:
+    """The blocks with how often one forward pass runs each, as `run` shows it: models such as ALBERT share their layers."""
+    counts = dict.fromkeys((block.name for block in blocks), 0)
+
+    def count(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any) -> None:
+            counts[name] += 1
+
+        return hook
+
+    handles = [block.module.register_forward_pre_hook(count(block.name)) for block in blocks]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    found, layer = [], 0
+    for block in blocks:
+        passes = max(1, counts[block.name])
+        found.append(dataclasses.replace(block, index=layer, passes=passes))
+        layer += passes
+    return found
+
+
+def layers_of(blocks: list[Block]) -> int:
+    """How many layers a forward pass has."""
+    return sum(block.passes for block in blocks)
 
 
 def final_norm(model: nn.Module) -> nn.Module | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from quietformer.attention.call_settings import CoreOptions, FusedOptions
 from quietformer.attention.masks import AnyMask, LateMask, read_mask, traced
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.config.attention import AttentionSpec, HeadGeometry
-from quietformer.errors import UnsupportedModelError
+from quietformer.errors import QuietformerWarning, UnsupportedModelError
 
 TAPS = ("query", "key", "value", "scores", "probabilities", "gate", "context")
 
@@ -165,8 +166,21 @@ class AttentionCore(nn.Module):
                 f"{tuple(call.inputs.shape)} for an output of {tuple(context_BQHD.shape)}; "
                 "use AttentionSpec(gate=None) for this model"
             )
+        if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._tell_frozen_gates()
         gate: Tensor = self.gating(inputs)
         return gate
+
+    def _tell_frozen_gates(self) -> None:
+        """Whatever freezes a model to train something beside it, as LoRA does, freezes the gates too."""
+        assert self.gating is not None
+        if not any(parameter.requires_grad for parameter in self.gating.parameters()):
+            warnings.warn(
+                "the gates of this model are frozen, so training leaves them as they are; with PEFT, pass "
+                "modules_to_save=['gating'] to the adapter's config, else set requires_grad on their parameters",
+                QuietformerWarning,
+                stacklevel=2,
+            )
 
     def _check_shapes(self, query: Tensor, key: Tensor) -> None:
         if query.dim() != 4 or key.dim() != 4 or query.shape[1] != self.geometry.n_heads:

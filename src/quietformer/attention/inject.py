@@ -27,7 +27,7 @@ from quietformer.attention.find_layers import (
 from quietformer.attention.masks import late_mask
 from quietformer.config.attention import AttentionSpec
 from quietformer.config.recorded_changes import METHOD, changes_of, record_changes_, refuse_foreign_quantization
-from quietformer.errors import QuietformerError, UnsupportedModelError
+from quietformer.errors import QuietformerError, QuietformerWarning, UnsupportedModelError
 
 ENCODER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 """Argument names of the encoder states in cross-attention layers."""
@@ -64,7 +64,11 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
             record_changes_(part, changes_of(part).model_copy(update={"attention": spec}))
     if others := find_other_attention(model):
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        warnings.warn(f"not replaced, because they do not use transformers' attention interface: {shown}", stacklevel=2)
+        warnings.warn(
+            f"not replaced, because they do not use transformers' attention interface: {shown}",
+            QuietformerWarning,
+            stacklevel=2,
+        )
 
 
 def remove_attention_(model: nn.Module) -> None:
@@ -133,6 +137,11 @@ def _check_model(model: nn.Module, layers: list[AttentionLayer], adapters: list[
     bare = all(adapter.bare for adapter in adapters)
     if isinstance(model, PreTrainedModel):
         refuse_foreign_quantization(model)
+        if any(getattr(config, "output_attentions", False) for config in all_configs(model)):
+            raise UnsupportedModelError(
+                f"the config of {name} has output_attentions=True, which transformers saves for its eager attention only; set "
+                "config.output_attentions = False, and pass output_attentions=True where you call the model"
+            )
     elif layers or not bare or any(isinstance(module, PreTrainedModel) for module in model.modules()):
         raise UnsupportedModelError(
             f"{name} is not a transformers model; apply to the transformers model inside, before wrapping it"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from typing import TextIO
 
 import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
 from quietformer.cli.options import expanded
-from quietformer.errors import QualityError, QuietformerError
+from quietformer.errors import QualityError, QuietformerError, QuietformerWarning
 
 app = typer.Typer(
     name="quietformer",
@@ -55,6 +57,7 @@ def main() -> None:
     """Entry point of the `quietformer` script."""
     if len(sys.argv) == 1:
         sys.argv.append("--help")
+    warnings.showwarning = _note
     try:
         code = app(standalone_mode=False)
     except typer.Abort:
@@ -68,6 +71,21 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings are one line; those of libraries stay as Python writes them."""
+    if issubclass(category, QuietformerWarning):
+        print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr, end="")
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -18,8 +18,10 @@ from quietformer.data.builtin_text import builtin_paragraphs
 from quietformer.data.image_batches import digit_images, folder_images, image_batches, labelled_folder_images
 from quietformer.data.processors import feature_extractor_of, image_processor_of
 from quietformer.data.text_batches import dataset_texts, read_texts, text_batches, token_sequences
+from quietformer.data.text_fit import Watched, check_fit
 from quietformer.data.tokenizers import padding_of, tokenizer_of
 from quietformer.errors import QuietformerError
+from quietformer.models.pooling import pooling_of
 from quietformer.results.data import DataInfo
 
 DEFAULT_LENGTH = 128
@@ -80,6 +82,8 @@ def input_kind(model: PreTrainedModel, options: DataOptions) -> InputKind:
     }
     if any(given[other] for other in given if other != kind):
         raise QuietformerError(f"{type(model).__name__} takes {kind}; give {REMEDIES[kind]}")
+    if options.tokenizer and kind != "text":
+        raise QuietformerError(f"{type(model).__name__} takes {kind} and no tokens; leave out --tokenizer")
     return kind
 
 
@@ -94,24 +98,35 @@ def sequences_of(
     model: PreTrainedModel, source: str, options: DataOptions, count: int, seed: int = 0
 ) -> TokenSequences:
     """Token sequences that fit the model; a seed chooses among passages of the built-in text."""
-    longest = positions_of(model)
-    length = min(DEFAULT_LENGTH, longest or DEFAULT_LENGTH) if options.length is None else options.length
+    length = _default_length(model) if options.length is None else options.length
     check_length(model, length)
-    tokenizer = tokenizer_of(source)
+    tokenizer = tokenizer_of(options.tokenizer or source)
     if options.texts is not None:
-        chosen = iter(read_texts(options.texts))
+        chosen = Watched(read_texts(options.texts))
     else:
-        chosen = dataset_texts(options.dataset) if options.dataset else builtin_paragraphs()
+        chosen = Watched(dataset_texts(options.dataset) if options.dataset else builtin_paragraphs())
     built_in = options.texts is None and not options.dataset
     found = token_sequences(chosen, tokenizer, count=count, length=length, seed=seed if built_in else None)
     embeddings: Any = model.get_input_embeddings()
     vocabulary = embeddings.weight.shape[0]
     if max(map(max, found)) >= vocabulary:
         raise QuietformerError(
-            f"the tokenizer gives ids past the model's vocabulary of {vocabulary}; they do not belong together"
+            f"the tokenizer gives ids past the model's vocabulary of {vocabulary}; they do not belong together, so give the "
+            "model's own with --tokenizer"
         )
     name = str(options.texts) if options.texts is not None else options.dataset or BUILT_IN_TEXT
-    return TokenSequences(found, tokenizer, DataInfo(source=name, length=length, seed=seed), chosen)
+    fit = check_fit(chosen.seen, tokenizer, name)
+    info = DataInfo(
+        source=name, length=length, seed=seed, unknown_tokens=fit.unknown, tokens_per_word=fit.tokens_per_word
+    )
+    return TokenSequences(found, tokenizer, info, chosen)
+
+
+def _default_length(model: PreTrainedModel) -> int:
+    """As long as the model has positions, and as its sentence-transformers folder cuts texts."""
+    settings = pooling_of(model).settings
+    limits = (DEFAULT_LENGTH, positions_of(model), None if settings is None else settings.max_seq_length)
+    return min(limit for limit in limits if limit is not None)
 
 
 def positions_of(model: PreTrainedModel) -> int | None:

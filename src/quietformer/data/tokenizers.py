@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "bpe.codes")
 
 
+WORDS = "vocab.txt"
+REMEDY = "save one into the folder, or name one with --tokenizer"
+
+
 def padding_of(tokenizer: Any) -> int:
     """The token that fills a batch up; any will do where the tokenizer has none, since it is masked."""
     return tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -33,17 +37,47 @@ def tokenizer_of(source: str) -> Any:
             raise QuietformerError(f"{source} has no tokenizer that loads: {in_one_line(error, 200)}") from None
     folder = Path(resolve(source))
     # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
-    if folder.is_dir() and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):
-        raise QuietformerError(f"{source} has no tokenizer; save one into the folder")
+    there = [path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)] if folder.is_dir() else []
+    if folder.is_dir() and not there:
+        raise QuietformerError(f"{source} has no tokenizer; {REMEDY}")
     try:
-        return (
+        found = (
             AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
             if folder.is_dir()
             else AutoTokenizer.from_pretrained(source)
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = None
+    if [path.name for path in there] == [WORDS] and (found is None or not _knows(found, folder / WORDS)):
+        found = _wordpiece(folder)
+    if found is None:
         missing = "" if folder.is_dir() else "is not a folder here, nor a hub id that can be reached, or "
-        raise QuietformerError(f"{source} {missing}has no tokenizer that loads; save one into the folder") from None
+        raise QuietformerError(f"{source} {missing}has no tokenizer that loads; {REMEDY}")
+    return found
+
+
+def _knows(tokenizer: Any, words: Path) -> bool:
+    """Whether it read the list of words: families that expect other files make a tokenizer of special tokens alone."""
+    return bool(tokenizer.vocab_size > len(_listed(words)) // 2)
+
+
+def _wordpiece(folder: Path) -> Any:
+    """A list of words is WordPiece's; one without capitals is of lower-case text."""
+    from transformers import BertTokenizer
+
+    listed = _listed(folder / WORDS)
+    lower = all(word == word.lower() for word in listed if not word.startswith("["))
+    try:
+        return BertTokenizer(vocab={word: place for place, word in enumerate(listed)}, do_lower_case=lower)
+    except (ValueError, KeyError, TypeError) as error:
+        raise QuietformerError(f"{folder / WORDS} makes no tokenizer: {in_one_line(error, 200)}; {REMEDY}") from None
+
+
+def _listed(words: Path) -> list[str]:
+    try:
+        return words.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuietformerError(f"{words} cannot be read as text: {in_one_line(error, 200)}; {REMEDY}") from None
 
 
 SPECIAL = {

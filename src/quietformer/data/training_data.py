@@ -23,6 +23,7 @@ from quietformer.data.pairs import class_names, encode_pairs, pair_rows
 from quietformer.data.passages import BySize, passage_rows, row_lengths
 from quietformer.data.row_order import CROPS, InOrder, Positions, Row, Rows, Selection, TokenRows, generator, hold_out
 from quietformer.data.streaming import Streamed, epoch_texts
+from quietformer.data.text_fit import LONGEST, LOOKED_AT, check_fit
 from quietformer.data.text_sources import texts_of
 from quietformer.data.tokenizers import padding_of, tokenizer_of, train_tokenizer
 from quietformer.data.training_images import ImageRows, image_rows, split_rows
@@ -165,6 +166,7 @@ def _text_data(recipe: Recipe, run: Path) -> TrainingData:
     data = recipe.data
     texts = _some_texts(recipe)
     tokenizer = tokenizer_for(recipe, run, texts)
+    _check_fit(recipe, texts, tokenizer)
 
     def read(sources: tuple[Source, ...]) -> Rows:
         return TokenRows(token_rows(texts_of(sources, _whole(recipe)), tokenizer, data))
@@ -178,6 +180,7 @@ def _passage_data(recipe: Recipe) -> TrainingData:
     data = recipe.data
     texts = _some_texts(recipe)
     tokenizer = tokenizer_of(recipe.tokenizer.pretrained or recipe.model.pretrained)
+    _check_fit(recipe, texts, tokenizer)
 
     def read(sources: tuple[Source, ...]) -> Rows:
         return TokenRows(passage_rows(texts_of(sources, _whole(recipe)), tokenizer, data))
@@ -194,6 +197,11 @@ def _some_texts(recipe: Recipe) -> Any:
     if not len(texts):
         raise QuietformerError(f"{recipe.data.train[0].name} holds no text")
     return texts
+
+
+def _check_fit(recipe: Recipe, texts: Any, tokenizer: Any) -> None:
+    first = (row["text"] for row in itertools.islice(texts, LOOKED_AT))
+    check_fit((text[:LONGEST] for text in first if isinstance(text, str)), tokenizer, recipe.data.train[0].in_words)
 
 
 def _whole(recipe: Recipe) -> DataRecipe:

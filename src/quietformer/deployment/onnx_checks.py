@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from quietformer.analysis.output_quality import row_cosines
-from quietformer.architectures.forward import Batch, mean_pooled, model_inputs, token_mask, token_rows
+from quietformer.architectures.forward import Batch, model_inputs, token_mask, token_rows
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.models.pooling import Pooling, pooling_of
 from quietformer.quant.calibration import full_precision
 from quietformer.results.export import Agreement
 
@@ -47,7 +48,8 @@ def agreement_with_simulation(
     model: PreTrainedModel, runtimes: list[RuntimeModel], batches: list[Batch], output: str
 ) -> list[Agreement]:
     """How close each runtime is to the simulation."""
-    found = [_Closeness() for _ in runtimes]
+    pooling = pooling_of(model)
+    found = [_Closeness(pooling) for _ in runtimes]
     for batch in batches:
         ours = _torch(model, batch, output)
         for runtime, closeness in zip(runtimes, found, strict=True):
@@ -59,6 +61,7 @@ def agreement_with_simulation(
 class _Closeness:
     """Cosines of tokens and of embeddings, and shares of equal values, batch by batch."""
 
+    pooling: Pooling
     tokens: list[Tensor] = field(default_factory=list)
     embeddings: list[Tensor] = field(default_factory=list)
     equal: list[Tensor] = field(default_factory=list)
@@ -69,7 +72,8 @@ class _Closeness:
         self.equal.append(((one - other).abs() <= 1e-5 * one.abs().max()).double().mean()[None])
         if ours.dim() > 2:
             mask = token_mask(batch, ours.shape[1]) if ours.dim() == 3 else None
-            self.embeddings.append(row_cosines(mean_pooled(ours.double(), mask), mean_pooled(theirs.double(), mask)))
+            one, other = (self.pooling(states.double(), mask) for states in (ours, theirs))
+            self.embeddings.append(row_cosines(one, other))
 
     def result(self, *, embeds: bool) -> Agreement:
         return Agreement(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
 from quietformer.deployment.onnx_graph import floating_graph, integer_graph
 from quietformer.deployment.processor import instruction_set, processor_name
 from quietformer.deployment.runtimes import checked, runtimes_asked, size_of, timed_models, write_for_openvino
-from quietformer.deployment.torch_program import marked_program, output_name
+from quietformer.deployment.torch_program import check_exportable, marked_program, output_name
 from quietformer.deployment.usage_note import INTEGER, usage_note
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.files import whole_folder, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
 from quietformer.models.save import copy_processor
@@ -59,6 +60,7 @@ def export_onnx(
     options = options or OnnxOptions()
     asked = runtimes_asked(options.runtime)
     check_model(model)
+    check_exportable(model)
     model = _in_fp32(model)
     placed = quantizers(model)
     batches = _inputs(batches)
@@ -68,7 +70,7 @@ def export_onnx(
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
-    with whole_folder(Path(folder), stale=STALE) as draft:
+    with _in_one_line(model), whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
         for kind in _weight_types(weight_type, asked):
@@ -104,6 +106,19 @@ def export_onnx(
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
     return details
+
+
+@contextlib.contextmanager
+def _in_one_line(model: PreTrainedModel) -> Iterator[None]:
+    """What a graph rewrite or a runtime stumbles over is told with the model's name; disks and users speak for themselves."""
+    try:
+        yield
+    except (QuietformerError, OSError):
+        raise
+    except Exception as error:  # runtimes raise classes of their own
+        raise QuietformerError(
+            f"{type(model).__name__} cannot be exported: {in_one_line(root_of(error), 200)}"
+        ) from error
 
 
 def _checked_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:

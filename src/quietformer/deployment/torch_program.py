@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import has_decoder, in_eval_mode
+from quietformer.architectures.forward import has_decoder, in_eval_mode, run
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.quant.quantizer import marking
 
@@ -41,10 +41,19 @@ class _OneOutput(nn.Module):
         return result
 
 
+def check_exportable(model: PreTrainedModel) -> None:
+    """Refuse a model that writes token by token from an encoder's states: one graph cannot hold its loop."""
+    if has_decoder(model):
+        raise QuietformerError(
+            f"{type(model).__name__} cannot be exported: of an encoder-decoder only its encoder can; in Python: "
+            f"quietformer.export(quietformer.open_model(MODEL).get_encoder(), OUT)"
+        )
+
+
 def output_name(model: PreTrainedModel, example: dict[str, Tensor]) -> str:
     """Which of the model's outputs is exported: its logits if it has a head, its hidden states if not."""
     with torch.no_grad():
-        result = model(**{name: tensor.to(model.device) for name, tensor in example.items()})
+        result = run(model, example)
     for name in OUTPUTS:
         if isinstance(getattr(result, name, None), Tensor):
             return name
@@ -55,10 +64,6 @@ def output_name(model: PreTrainedModel, example: dict[str, Tensor]) -> str:
 
 def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: str) -> ir.Model:
     """Export by torch; the example must have at least two sequences of at least two tokens, or sizes become fixed."""
-    if has_decoder(model):
-        raise QuietformerError(
-            f"{type(model).__name__} cannot be exported: of an encoder-decoder only its encoder can; export that by itself"
-        )
     names = list(example)
     free = torch.export.Dim.DYNAMIC
     # Images and features of audio have sizes that the model fixes; rows of tokens or samples have not.

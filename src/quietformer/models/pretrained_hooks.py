@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from transformers import core_model_loading, modeling_utils
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.quantizers.auto import register_quantizer
 from transformers.quantizers.base import HfQuantizer
@@ -13,6 +16,10 @@ from quietformer.errors import CheckpointError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def _is_ours(name: str) -> bool:
+    return any(mark in f".{name}" for mark in (".quiet.", ".quant.", ".quiet_gain"))
 
 
 @register_quantizer(METHOD)
@@ -66,7 +73,35 @@ class ChangesLoader(HfQuantizer):
                     f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype} in the weights, "
                     f"the model needs shape {tuple(shape)} and {'real' if floating else 'whole'} numbers"
                 )
-            if any(mark in f".{name}" for mark in (".quiet.", ".quant.", ".quiet_gain")) and not getattr(
-                tensor, "_is_hf_initialized", False
-            ):
+            if _is_ours(name) and not getattr(tensor, "_is_hf_initialized", False):
                 raise CheckpointError(f"{name} is missing from the weights")
+
+
+def _mismatch_as_usual(put: Callable[..., None]) -> Callable[..., None]:
+    """For a tensor of the model's own, our folders are not quantized: another shape is told or drawn anew, as asked for."""
+
+    @functools.wraps(put)
+    def set_param_for_module(
+        model: Any, target_name: str, param_value: Any, loading_info: Any, hf_quantizer: Any
+    ) -> None:
+        usual = isinstance(hf_quantizer, ChangesLoader) and not _is_ours(target_name)
+        put(model, target_name, param_value, loading_info, None if usual else hf_quantizer)
+
+    return set_param_for_module
+
+
+def _checked(save: Callable[..., None]) -> Callable[..., None]:
+    """What a folder cannot say is refused however it is saved: it would load as vanilla attention in silence."""
+
+    @functools.wraps(save)
+    def save_pretrained(self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+        from quietformer.models.save import check_recorded  # here, since it needs the models that are importing us
+
+        check_recorded(self)
+        save(self, *args, **kwargs)
+
+    return save_pretrained
+
+
+core_model_loading.set_param_for_module = _mismatch_as_usual(core_model_loading.set_param_for_module)
+modeling_utils.PreTrainedModel.save_pretrained = _checked(modeling_utils.PreTrainedModel.save_pretrained)  # type: ignore[method-assign]

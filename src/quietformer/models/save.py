@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -18,14 +17,18 @@ from transformers import PreTrainedModel
 from quietformer.attention.inject import attention_cores
 from quietformer.config.model_changes import ModelChanges
 from quietformer.config.recorded_changes import METHOD, changes_of
-from quietformer.errors import QuietformerError, in_one_line
+from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import whole_folder
 from quietformer.models.apply_changes import _named_for
 from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
+from quietformer.models.origin import copy_sentence_files, origin_of
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
 from quietformer.transforms.gained_modules import gained_activations, gained_norms
 from quietformer.transforms.smoothquant import MIGRATION
+
+NEEDS_IMPORT = "a Quietformer model: pip install quietformer, and import quietformer before it is loaded"
+"""Stands in config.json where plain transformers looks for the name of the weights; it quotes this when it refuses it."""
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, processor: Any = None) -> None:
@@ -52,7 +55,8 @@ def write_folder(
             f"{type(model).__name__} is not a transformers model; save takes the model inside its wrapper"
         )
     plain = _is_plain(model)
-    _check_described(model)
+    check_recorded(model)
+    _check_ready(model)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     try:
@@ -62,6 +66,7 @@ def write_folder(
             if not plain:
                 _rename_weights(draft)
             copy_processor(model, processor, draft)
+            copy_sentence_files(model, draft)
             if not plain and not (draft / "README.md").exists() and not (folder / "README.md").exists():
                 (draft / "README.md").write_text(_readme(changes_of(model)), encoding="utf-8")
     except SafetensorError as error:
@@ -73,7 +78,7 @@ def _is_plain(model: PreTrainedModel) -> bool:
     return changes_of(model) == ModelChanges() and not changed
 
 
-def _check_described(model: PreTrainedModel) -> None:
+def check_recorded(model: PreTrainedModel) -> None:
     """What the section says must be what is in the model, or the folder would load as something else."""
     spec = changes_of(model)
     inside = {core.spec for _, core in attention_cores(model)}
@@ -94,6 +99,11 @@ def _check_described(model: PreTrainedModel) -> None:
             f"quantizers were put into a part of this {type(model).__name__} only, which a folder cannot say; "
             "quantize the whole model, or save the part"
         )
+
+
+def _check_ready(model: PreTrainedModel) -> None:
+    """What is in the model can be stored."""
+    placed = quantizers(model)
     if any(hasattr(module, MIGRATION) for module in model.modules()):
         raise QuietformerError(
             f"this {type(model).__name__} divides inputs by smoothing scales, which a folder cannot record; export it, or save "
@@ -104,7 +114,11 @@ def _check_described(model: PreTrainedModel) -> None:
     for _, core in attention_cores(model):
         step = getattr(core.normalizer, "step", None)
         if step is not None and int(step) == 0:
-            warnings.warn(f"{core.spec.normalizer} is saved with its warm-up at step 0: gamma is still 0", stacklevel=3)
+            warnings.warn(
+                f"{core.spec.normalizer} is saved with its warm-up at step 0: gamma is still 0",
+                QuietformerWarning,
+                stacklevel=3,
+            )
             break
 
 
@@ -142,6 +156,7 @@ def _rename_weights(draft: Path) -> None:
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
     for section in _sections(config):
         section["weights"] = name
+    config["transformers_weights"] = NEEDS_IMPORT
     _write_json(draft / "config.json", config)
 
 
@@ -163,16 +178,8 @@ def copy_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
     if processor is not None:
         processor.save_pretrained(draft)
         return
-    name = str(model.config.name_or_path or "")
-    if not name:
+    if (origin := origin_of(model)) is None:
         return
-    origin = Path(name)
-    if not origin.is_dir():
-        # A hub id: whatever lies in the cache beside its config; nothing is fetched.
-        config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-        if not isinstance(config, str):
-            return
-        origin = Path(config).parent
     for pattern in PROCESSOR_FILES:
         for path in origin.glob(pattern):
             if path.is_file() and not (draft / path.name).exists():

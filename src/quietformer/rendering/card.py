@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from quietformer.rendering.markdown import code, escaped
 from quietformer.results import numbers
 from quietformer.results.inspect import InspectReport
-from quietformer.results.labels import label
+from quietformer.results.labels import label, printable
 from quietformer.results.tables import Table
 
 
@@ -12,7 +13,7 @@ def card_fragment(report: InspectReport) -> str:
     """The verdict and the headline metrics as Markdown."""
     head, found = report.headline, report.verdict
     rows = [
-        ["attention", f"`{report.model.attention}`"],
+        ["attention", code(report.model.attention or "")],
         [f"largest infinity norm ({label(head.infinity_site)})", numbers.norm(head.infinity_norm)],
         ["average kurtosis", numbers.measured(head.kurtosis, "kurtosis")],
     ]
@@ -20,13 +21,12 @@ def card_fragment(report: InspectReport) -> str:
         "## Activation outliers",
         "",
         f"**{found.sentence}** Measured by Quietformer on {report.data.sequences} sequences of "
-        f"{report.data.source or 'given data'}.",
+        f"{escaped(report.data.source or 'given data')}.",
         "",
-        *(f"- {claim}" for claim in found.claims),
+        *(f"- {printable(claim)}" for claim in found.claims),
         "",
         *Table(columns=["metric", "value"], rows=rows).markdown().splitlines(),
         "",
-        f"`{report.command}`",
+        code(report.command),
     ]
-    # Tokens come from other people's files; a line break would tear the list.
-    return "\n".join(line.replace("\r", " ") for line in lines) + "\n"
+    return "\n".join(lines) + "\n"

@@ -28,8 +28,16 @@ class ConvertReport(Report):
         added, before = self.parameters_added, self.parameters_before
         share = numbers.percent(abs(added) / before, 3)
         change = f"{numbers.whole(abs(added))} {'added' if added >= 0 else 'removed'} ({share})"
+        size = f"{numbers.mebibytes(self.bytes)} MiB in {self.out}"
+        if self.plain:
+            return [f"{self.class_name}, unchanged, with its weights in safetensors", f"{size}"]
         return [
             f"{self.class_name}: {self.layers} attention layers are now {self.attention.label}",
-            f"{numbers.whole(before)} parameters, {change}; {numbers.mebibytes(self.bytes)} MiB in {self.out}",
+            f"{numbers.whole(before)} parameters, {change}; {size}",
             f'load it with quietformer.load("{self.out}")',
         ]
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing of ours is in the model, so that only the format of its weights is another."""
+        return self.layers == 0 and not self.patch_norm

@@ -16,6 +16,8 @@ class DataInfo(Record):
     sequences: int | None = Field(default=None, description="sequences or images that were run")
     tokens: int | None = None
     length: int | None = Field(default=None, description="tokens of a sequence at most")
+    unknown_tokens: float | None = Field(default=None, description="share of tokens that the tokenizer does not know")
+    tokens_per_word: float | None = None
     seed: int | None = None
     batch_size: int | None = None
     labelled: bool | None = None

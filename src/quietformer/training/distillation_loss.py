@@ -10,17 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quietformer.architectures.forward import Batch, mean_pooled
+from quietformer.architectures.forward import Batch
 from quietformer.config.recipe import TeacherRecipe
 from quietformer.data.token_labels import IGNORED, next_tokens
 from quietformer.errors import QuietformerError
+from quietformer.models.pooling import MEAN, Pooling
 
 MASSIVE = 100.0
 """Hidden states past so many times the median magnitude are outliers that training removes, so they are not compared."""
 
 
 def distillation_loss(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], inputs: Batch, weights: TeacherRecipe, task: str
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    inputs: Batch,
+    weights: TeacherRecipe,
+    task: str,
+    pooling: Pooling = MEAN,
 ) -> Tensor:
     """The weighted differences of a student from its teacher on one batch; padding counts nowhere."""
     terms: list[Tensor] = []
@@ -30,7 +36,7 @@ def distillation_loss(
         differences = [relative_difference(x, y, mask) for x, y in states]
         terms += [weights.hidden * torch.stack(differences).mean(), weights.last_hidden * differences[-1]]
     if task == "embedding" and weights.pooled:
-        x, y = (mean_pooled(output["last_hidden_state"].float(), mask) for output in (ours, theirs))
+        x, y = (pooling(output["last_hidden_state"].float(), mask) for output in (ours, theirs))
         terms.append(weights.pooled * (1 - nn.functional.cosine_similarity(x, y, dim=-1)).mean())
     if "logits" in ours and weights.logits:
         terms.append(weights.logits * divergence(ours["logits"], theirs["logits"], mask))

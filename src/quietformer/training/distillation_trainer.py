@@ -14,6 +14,7 @@ from quietformer.architectures.forward import Batch
 from quietformer.architectures.task import task_of
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe import QatRecipe
+from quietformer.models.pooling import pooling_of
 from quietformer.quant.calibration import calibrate_, dequantize_, quantize_
 from quietformer.quant.insertion import quantizers
 from quietformer.training.best import BestWatch
@@ -88,6 +89,7 @@ class DistillationTrainer(QuietTrainer):
         moved: Any = teacher
         self.teacher = moved.to(self.args.device).eval().requires_grad_(False)
         self.agreement = agreement
+        self.pooling = pooling_of(teacher)
         self._evaluated: tuple[int, dict[str, float]] | None = None
         without_dropout_(self.model)
 
@@ -96,7 +98,7 @@ class DistillationTrainer(QuietTrainer):
         with torch.no_grad():
             theirs = self.teacher(**asked, output_hidden_states=True)
         ours = model(**asked, output_hidden_states=True)
-        loss = distillation_loss(ours, theirs, asked, self.recipe.teacher, self.agreement.task)
+        loss = distillation_loss(ours, theirs, asked, self.recipe.teacher, self.agreement.task, self.pooling)
         for regularizer in self._regularizers:
             if (term := regularizer.term()) is not None:
                 loss = loss + term

@@ -222,10 +222,22 @@ class _Finder:
         self.head = head_modules(model)
         kinds = ("norm", "projection", "embedding", "activation")
         self.calls = Counter(id(step.module) for step in seen.steps if step.kind in kinds)
+        self.model = model
         self.names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
         self.users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
 
     def found(self) -> Iterator[_Stream]:
+        """Each stream once; a module that is called several times, as shared layers are, must be in it each time."""
+        times: dict[tuple[object, ...], list[_Stream]] = {}
+        for stream in self._every():
+            times.setdefault((*stream.makers, None, *stream.readers, None, stream.norm), []).append(stream)
+        for same in times.values():
+            named = {*same[0].makers, *same[0].readers, *same[0].ends}
+            if all(self.calls[id(self.model.get_submodule(name))] == len(same) for name in named):
+                yield same[0]
+
+    def _every(self) -> Iterator[_Stream]:
+        """The streams of every call."""
         for index, step in enumerate(self.seen.steps):
             if self._is_norm(step):
                 yield from self._residual(index, step)
@@ -295,11 +307,11 @@ class _Finder:
             yield _Stream([function.site], [readers[0].site], None, HIDDEN_ALPHA)
 
     def _is_alone(self, step: Step) -> bool:
-        """Whether a module has one name, is called once, shares no parameter and is not part of the head."""
+        """Whether a module has one name, shares no parameter and is not part of the head."""
         own = step.module
         assert own is not None
         tied = any(self.users[id(parameter)] > 1 for parameter in own._parameters.values() if parameter is not None)
-        return self.calls[id(own)] == 1 == self.names[id(own)] and not tied and id(own) not in self.head
+        return self.names[id(own)] == 1 and not tied and id(own) not in self.head
 
     def _is_linear(self, step: Step) -> bool:
         return step.kind == "projection" and isinstance(step.module, nn.Linear) and self._is_alone(step)

@@ -15,6 +15,7 @@ from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import OwnExport, compare_baselines
 from quietformer.deployment.onnx_export import STALE, export_onnx
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
+from quietformer.deployment.torch_program import check_exportable
 from quietformer.errors import QualityError, QuietformerError
 from quietformer.files import whole_folder
 from quietformer.progress import SILENT, Progress
@@ -48,6 +49,7 @@ def export(
     options.spec()  # a mistake in it is told before the model is loaded
     limits = options.limits()
     opened = open_once(model, options, progress)
+    check_exportable(opened.model)
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
     begin = time.perf_counter()
     quantized = changes_of(opened.model).quantized

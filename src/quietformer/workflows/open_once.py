@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from quietformer.config.options.base import Options
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.batches_from_options import KINDS
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, QuietformerWarning
 from quietformer.models.open_any import open_model
+from quietformer.models.pooling import pooling_of
 from quietformer.progress import Progress
 from quietformer.results.labels import printable
 from quietformer.results.model import ModelInfo
@@ -44,7 +46,7 @@ class OpenedModel(Original):
         )
 
 
-def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> OpenedModel:
+def open_once(model: ModelName, options: OpeningOptions, progress: Progress, *, pickled: bool = False) -> OpenedModel:
     """Open a model by its name; a model that is open already is copied, so that the user's stays as it is."""
     check_is_model(model)
     if isinstance(model, PreTrainedModel):
@@ -52,8 +54,15 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> 
     else:
         name = os.fspath(model)
         progress.step(f"loading {name}")
-        opened = open_model(name, trust_remote_code=options.trust_remote_code)
+        opened = open_model(name, trust_remote_code=options.trust_remote_code, pickled=pickled)
     check_finite(opened)
+    if (settings := pooling_of(opened).settings) is not None and settings.other_modules:
+        warnings.warn(
+            f"{name} has modules past pooling ({', '.join(settings.other_modules)}); they stay in the folder as they are, and "
+            "embeddings are measured before them",
+            QuietformerWarning,
+            stacklevel=2,
+        )
     if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened):
         return _speech_encoder(opened, name)
     return OpenedModel(opened, name, task_of(opened))

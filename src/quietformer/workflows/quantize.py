@@ -38,7 +38,9 @@ def quantize(model: ModelName, options: QuantizeOptions | None = None, progress:
     if options.out is not None:
         progress.step(f"writing {options.out}")
         # The files of a folder are copied; those of a GGUF file have to be made.
-        save(opened.model, options.out, processor=data.tokenizer if gguf_file(opened.name) else None)
+        save(
+            opened.model, options.out, processor=data.tokenizer if options.tokenizer or gguf_file(opened.name) else None
+        )
     fields = dict(simulated.report_fields()) | {"kind": "quantize", "sensitivity": found, "annihilated": annihilated}
     return QuantizeReport.model_validate(fields | {"command": command_on([model], "quantize", options)})
 

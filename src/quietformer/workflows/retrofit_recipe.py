@@ -23,6 +23,7 @@ from quietformer.config.recipe import (
     Recipe,
     ScheduleRecipe,
     TeacherRecipe,
+    TokenizerRecipe,
     TrainingRecipe,
 )
 from quietformer.config.recipe_files import changed
@@ -119,6 +120,7 @@ def retrofit_recipe(known: KnownModel, options: RetrofitOptions) -> Recipe:
             train=options.training_sources(known.visual), unit=unit, length=length, validation_limit=WATCHED,
             hold_out=WATCHED + (0 if options.evaluation_sources() else options.sequences),
         ),
+        tokenizer=TokenizerRecipe(pretrained=options.tokenizer),
         optimizer=OptimizerRecipe(
             learning_rate=options.learning_rate, gate_factor=options.gate_factor, weight_decay=0.0,
             freeze_embeddings=True, norm_factor=NORM_FACTOR if hold_ranges and not balance else 1.0,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from quietformer.config.options.base import Flag
 from quietformer.config.options.opening import OpeningOptions
@@ -25,10 +25,7 @@ class ConvertOptions(OpeningOptions):
     seed: Seed = Field(default=0, description="Draws the weights of new gates.")
     overwrite: bool = Field(default=False, description="Replace a model that is already in OUT.")
 
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not self.attention and not self.gate and not self.patch_norm:
-            raise ValueError(
-                "nothing to change: give --attention, --gate or --patch-norm ('quietformer variants' lists them)"
-            )
-        return self
+    @property
+    def changes_something(self) -> bool:
+        """Whether anything but the format of the weights is to change."""
+        return bool(self.attention or self.gate or self.patch_norm)

@@ -26,6 +26,9 @@ class DataOptions(Options):
         validate_default=True,
         description="Folder of .wav files (speech models); .txt files of the same names are transcripts.",
     )
+    tokenizer: Annotated[str, Flag("NAME")] = Field(
+        default="", description="Tokenizer to use instead of the model's own: a folder or a hub id."
+    )
     length: int | None = Field(default=None, ge=3, description="Tokens per sequence; default 128, or as many as fit.")
     batch_size: int = Field(default=8, ge=1, description="Sequences, images or windows of audio run at once.")
 

@@ -36,6 +36,9 @@ class RetrofitOptions(OpeningOptions):
         validate_default=True,
         description="Text to train on, one paragraph per line, or 'embedded', the built-in text; repeatable.",
     )
+    tokenizer: Annotated[str, Flag("NAME")] = Field(
+        default="", description="Tokenizer to use instead of the model's own: a folder or a hub id."
+    )
     dataset: Annotated[str, Flag("NAME")] = Field(default="", description="Train on the texts of a hub dataset.")
     images: Annotated[OptionalPath, Flag("DIR")] = Field(
         default=None, validate_default=True, description="Folder of images to train on; digits by default."

@@ -1,0 +1,103 @@
+"""A sentence-transformers folder keeps what it says about embeddings, and every measurement pools as it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+import quietformer as qf
+from quietformer.analysis.evaluate import evaluate, reference_run
+from quietformer.config.recipe import TeacherRecipe
+from quietformer.models.origin import sentence_folder_of
+from quietformer.models.pooling import MEAN, pooling_of
+from quietformer.training.distillation_loss import distillation_loss
+
+MODES = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "lasttoken": "pooling_mode_lasttoken"}
+IDS = torch.arange(3, 31).view(4, 7)
+MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1] * 6 + [0], [1] * 3 + [0] * 4])
+BATCH = {"input_ids": IDS, "attention_mask": MASK}
+
+
+def _publish(folder, mode, place=""):
+    """As sentence encoders are published; early versions keep the model in a subfolder."""
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    )
+    model.save_pretrained(folder / place)
+    (folder / place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32}))
+    modules = [("Transformer", place), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Normalize", "3_Normalize")]
+    listed = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+              for i, (kind, path) in enumerate(modules)]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}}))
+    for name, content in (("1_Pooling", {MODES[mode]: True}), ("2_Dense", {"in_features": 16})):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+def _by_hand(states, mode):
+    rows = [row[: int(mask.sum())] for row, mask in zip(states, MASK, strict=True)]
+    pick = {"cls": lambda row: row[0], "mean": lambda row: row.mean(0), "lasttoken": lambda row: row[-1]}
+    return torch.nn.functional.normalize(torch.stack([pick[mode](row) for row in rows]), dim=-1)
+
+
+def _changed(model):
+    """The same but for its last weights, so that embeddings move by other amounts in each token."""
+    other = qf.open_model(model.config.name_or_path)
+    with torch.no_grad():
+        other.encoder.layer[0].output.dense.weight.mul_(3)
+    return other
+
+
+@torch.no_grad()
+def _cosine(ours, theirs, mode):
+    x, y = (_by_hand(model(**BATCH).last_hidden_state.double(), mode) for model in (ours, theirs))
+    return float((x * y).sum(-1).mean())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_measurements_and_the_loss_pool_as_the_folder_says(mode, tmp_path):
+    model = qf.open_model(_publish(tmp_path / "st", mode))
+    other = _changed(model)
+    expected = _cosine(other, model, mode)
+    found = evaluate(other, [BATCH], "embedding", reference_run(model, [BATCH], "embedding"))
+    assert found.measured["cosine"] == pytest.approx(expected, abs=1e-6)
+    outputs = [module(**BATCH) for module in (other, model)]
+    weights = TeacherRecipe(hidden=0.0, last_hidden=0.0, logits=0.0, pooled=1.0)
+    loss = distillation_loss(outputs[0], outputs[1], BATCH, weights, "embedding", pooling_of(model))
+    assert loss.item() == pytest.approx(1 - expected, abs=1e-5)
+
+
+def test_any_other_model_is_pooled_by_the_mean(tmp_path):
+    folder = _publish(tmp_path / "st", "cls")
+    (folder / "modules.json").unlink()
+    assert pooling_of(qf.open_model(folder)) == MEAN
+
+
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+def test_a_saved_folder_keeps_all_of_it_with_the_model_at_the_top(place, tmp_path):
+    model = qf.open_model(_publish(tmp_path / "st", "cls", place))
+    qf.apply_attention_(model, qf.AttentionSpec(normalizer=qf.Softmax1()))
+    qf.save(model, tmp_path / "saved")
+    shutil.rmtree(tmp_path / "st")
+    loaded = qf.open_model(tmp_path / "saved")
+    settings = sentence_folder_of(tmp_path / "saved")[1]
+    assert pooling_of(loaded).settings == settings
+    assert (settings.pooling, settings.max_seq_length, settings.normalize) == (("cls",), 32, True)
+    assert (settings.prompts, settings.transformer, settings.other_modules) == ({"query": "query: "}, "", ("Dense",))
+    assert json.loads((tmp_path / "saved" / "2_Dense" / "config.json").read_text()) == {"in_features": 16}
+
+
+def test_saving_over_a_sentence_folder_leaves_none_of_the_old_one(tmp_path):
+    model = qf.open_model(_publish(tmp_path / "st", "cls"))
+    qf.apply_attention_(model, qf.AttentionSpec(normalizer=qf.Softmax1()))
+    qf.save(model, tmp_path / "saved")
+    model.config.name_or_path = ""
+    qf.save(model, tmp_path / "saved")
+    assert pooling_of(qf.open_model(tmp_path / "saved")) == MEAN
