@@ -29,6 +29,14 @@ from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.save import write_folder
 from quietformer.results import numbers
+from quietformer.training.checkpoint_checks import (
+    OPTIMIZER,
+    SCALER,
+    SCHEDULER,
+    check_optimizer_state,
+    check_scheduler_state,
+    loading,
+)
 from quietformer.training.checkpoints import (
     FOLDER,
     STAGING,
@@ -37,6 +45,7 @@ from quietformer.training.checkpoints import (
     keep_last,
     last_checkpoint,
     publish,
+    step_of,
 )
 from quietformer.training.clock import Clock
 from quietformer.training.example_scores import aligned, example_scores, metrics_for
@@ -44,8 +53,6 @@ from quietformer.training.lost_run import DivergenceError, LossWatch, broken_lay
 from quietformer.training.schedule import rate_factor
 from quietformer.training.sharding import embeddings_in_root, gathered, sharded_optimizer_state
 from quietformer.training.state_files import random_states, read_tree, set_random_states, write_tree
-
-OPTIMIZER, SCHEDULER, SCALER = "optimizer.safetensors", "scheduler.safetensors", "scaler.safetensors"
 
 
 class QuietTrainer(Trainer):
@@ -340,9 +347,13 @@ class QuietTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or self.is_deepspeed_enabled:
             return super()._load_optimizer_and_scheduler(checkpoint)
-        state = read_tree(Path(checkpoint) / OPTIMIZER)
-        self.optimizer.load_state_dict(sharded_optimizer_state(state, self.optimizer))
-        self.lr_scheduler.load_state_dict(read_tree(Path(checkpoint) / SCHEDULER))
+        folder = Path(checkpoint)
+        state, schedule = read_tree(folder / OPTIMIZER), read_tree(folder / SCHEDULER)
+        check_optimizer_state(state, self.optimizer, folder / OPTIMIZER)
+        check_scheduler_state(schedule, step_of(folder), folder / SCHEDULER)
+        with loading(folder):
+            self.optimizer.load_state_dict(sharded_optimizer_state(state, self.optimizer))
+            self.lr_scheduler.load_state_dict(schedule)
         return None
 
     def _save_scaler(self, output_dir: str) -> None:
@@ -351,7 +362,9 @@ class QuietTrainer(Trainer):
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint and (scaler := getattr(self.accelerator, "scaler", None)) is not None:
-            scaler.load_state_dict(read_tree(Path(checkpoint) / SCALER))
+            state = read_tree(Path(checkpoint) / SCALER)
+            with loading(Path(checkpoint)):
+                scaler.load_state_dict(state)
 
     def _save_rng_state(self, output_dir: str) -> None:
         self.accelerator.wait_for_everyone()  # the first process makes the folder
@@ -359,7 +372,9 @@ class QuietTrainer(Trainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint and (file := self._rng_file(checkpoint)).is_file():
-            set_random_states(read_tree(file))
+            states = read_tree(file)
+            with loading(Path(checkpoint)):
+                set_random_states(states)
 
     def _rng_file(self, folder: str) -> Path:
         return Path(folder) / f"random-{self.args.process_index}.safetensors"
