@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -40,8 +41,26 @@ def check_place(path: Path | None) -> None:
         raise QuietformerError(f"there is no folder {path.parent} to write {path.name} into")
 
 
+KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+
+
+def check_regular(path: Path, kind: type[QuietformerError] = QuietformerError) -> None:
+    """Refuse what would be read for ever, or not at all: pipes, devices, sockets, loops of links; what is not there passes."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise kind(f"{path} is a link to nothing; give a file") from None
+        return
+    except (OSError, ValueError) as error:  # a loop of links, no permission, a zero byte in the name
+        raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(mode):
+        raise kind(f"{path} is {next((name for test, name in KINDS if test(mode)), 'a device')}; give a file")
+
+
 def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:
     """What a JSON file holds; `missing` is the message if it does not exist, `kind` the error for that and for damage."""
+    check_regular(path, kind)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

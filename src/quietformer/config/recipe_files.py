@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from quietformer.config.recipe import Recipe, is_path
 from quietformer.config.recipe_upgrades import upgraded, upgraded_key
 from quietformer.config.spec_base import JsonObject, nearest
 from quietformer.errors import SpecError, in_one_line
-from quietformer.files import write_text
+from quietformer.files import check_regular, write_text
 
 BUILT_IN = Path(__file__).parent.parent / "recipes"
 
@@ -144,7 +145,7 @@ def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
+    if Path(os.path.realpath(path)) in seen:
         raise SpecError(f"{path} extends itself, by way of {seen[-1].name}")
     fields = upgraded(parse_yaml(path))
     base = fields.pop("extends", None)
@@ -153,11 +154,14 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str):
         raise SpecError(f"{path}: extends names one recipe, got {base!r}")
     beside = path.parent / base
-    below = _read(beside if is_path(base) and beside.is_file() else find_recipe(base), (*seen, path.resolve()))
+    below = _read(
+        beside if is_path(base) and beside.is_file() else find_recipe(base), (*seen, Path(os.path.realpath(path)))
+    )
     return _merged(below, fields)
 
 
 def parse_yaml(path: Path) -> JsonObject:
+    check_regular(path, SpecError)
     try:
         content = _from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import check_regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -108,12 +109,14 @@ def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Im
         from PIL import Image
     except ImportError:
         raise QuietformerError("images are read with pillow; pip install quietformer[vision]") from None
+    if isinstance(source, Path):
+        check_regular(source)
     try:
         with Image.open(source) as image:
             return image.convert("L" if channels == 1 else "RGB")
-    # An image that makes memory run out on purpose counts as damaged too.
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise QuietformerError(f"{name or source} does not decode as an image: {error}") from None
+    # Whatever a damaged image makes of a decoder; one that makes memory run out on purpose counts as damaged too.
+    except Exception as error:
+        raise QuietformerError(f"{name or source} does not decode as an image: {in_one_line(error)}") from None
 
 
 def digit_images(*, count: int, size: int, channels: int, processor: Any = None) -> tuple[Tensor, Tensor]:

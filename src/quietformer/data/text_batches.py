@@ -11,10 +11,12 @@ import torch
 
 from quietformer.architectures.forward import Batch
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import check_regular
 
 
 def read_texts(path: Path) -> list[str]:
     """The non-empty lines of a text file."""
+    check_regular(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -23,6 +23,7 @@ def tokenizer_of(source: str) -> Any:
     """The tokenizer that came with the model."""
     from transformers import AutoTokenizer
 
+    from quietformer.models.check_folder import check_files
     from quietformer.models.open_any import alone, gguf_file, resolve
 
     if (file := gguf_file(source)) is not None:
@@ -32,18 +33,41 @@ def tokenizer_of(source: str) -> Any:
         except Exception as error:  # whatever a damaged file makes transformers stumble over
             raise QuietformerError(f"{source} has no tokenizer that loads: {in_one_line(error, 200)}") from None
     folder = Path(resolve(source))
+    here = folder.is_dir()
     # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
-    if folder.is_dir() and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):
+    if here and not any(path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)):
         raise QuietformerError(f"{source} has no tokenizer; save one into the folder")
+    if here:
+        check_files(folder)
     try:
-        return (
-            AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            if folder.is_dir()
-            else AutoTokenizer.from_pretrained(source)
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        missing = "" if folder.is_dir() else "is not a folder here, nor a hub id that can be reached, or "
-        raise QuietformerError(f"{source} {missing}has no tokenizer that loads; save one into the folder") from None
+        # Code that comes with a tokenizer is refused at once; unasked, transformers would wait for an answer.
+        made = AutoTokenizer.from_pretrained(str(folder), local_files_only=here, trust_remote_code=False)
+        _check_tokenizer(made)
+        return made
+    except QuietformerError as error:
+        raise QuietformerError(f"{source}: {error}") from None
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # panics of the tokenizers library are no Exception
+        missing = "" if here else "is not a folder here, nor a hub id that can be reached, or "
+        raise QuietformerError(
+            f"{source} {missing}has no tokenizer that loads ({in_one_line(error, 120)}); save one into the folder"
+        ) from None
+
+
+PROBE = "A word, 2 words; été \u6f22 \U0001f600"
+"""Text that any tokenizer must have tokens for, if only unknown ones."""
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    """What a damaged file makes of a text is found out once, here, and not in the middle of the work."""
+    for special in (True, False):
+        ids = tokenizer([PROBE, "word"], add_special_tokens=special, verbose=False)["input_ids"]
+        if not all(isinstance(token, int) and token >= 0 for row in ids for token in row):
+            raise QuietformerError("its tokenizer gives no token ids; save the model's own into the folder")
+    for name in ("pad_token_id", "mask_token_id"):
+        if not isinstance(getattr(tokenizer, name, None), int | None):
+            raise QuietformerError(f"its tokenizer has no usable {name}; save the model's own into the folder")
 
 
 SPECIAL = {

@@ -25,6 +25,7 @@ from transformers import (
 
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.models.check_folder import check_blocks, check_files, check_finite, check_folder, check_numbers
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.silence_transformers import silenced_transformers
 
@@ -40,6 +41,8 @@ def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = Fals
     if (file := gguf_file(source)) is not None:
         return _open_gguf(file)
     folder = Path(source)
+    if folder.is_dir():
+        check_files(folder)
     if folder.is_dir() and _is_ours(folder):
         return load(folder, trust_remote_code=trust_remote_code)
     if not source:
@@ -48,6 +51,8 @@ def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = Fals
         raise QuietformerError(
             f"{source} is {'a file' if folder.exists() else 'not there'}; give a model folder, a .gguf file or a hub id"
         )
+    if folder.is_dir() and (folder / "config.json").exists():
+        check_folder(folder)
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
     try:
         with silenced_transformers():
@@ -57,7 +62,12 @@ def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = Fals
             )
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
-    return _whole(source, model, info)
+    _whole(source, model, info)
+    check_blocks(source, model, map(str, info["unexpected_keys"]))
+    if folder.is_dir():
+        check_numbers(folder, model)
+    check_finite(model)
+    return model
 
 
 def _class_of(config: Any) -> Any:

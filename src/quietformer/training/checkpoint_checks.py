@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def _check_files(folder: Path) -> None:
         raise CheckpointError(f"{folder / FILES} is damaged: it must hold a JSON object")
     for name, digest in listed.items():
         path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
+        if not Path(os.path.normpath(path)).is_relative_to(folder):
             raise CheckpointError(f"{folder / FILES} is damaged: {name!r} is outside of the checkpoint")
         if not path.is_file():
             raise CheckpointError(f"{folder} is damaged: {name} is missing")

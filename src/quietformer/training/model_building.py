@@ -18,6 +18,7 @@ from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.apply_changes import apply_changes_
+from quietformer.models.check_folder import check_finite, check_folder, check_numbers
 from quietformer.models.open_any import resolve
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.training.model_config import CLASSES, make_config
@@ -109,6 +110,8 @@ def _taken_out_(config: PreTrainedConfig) -> ModelChanges:
 def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
     """The weights of the source in the class of the task; what the source lacks must be the head and nothing else."""
     source = resolve(name)
+    if (folder := Path(source)).is_dir():
+        check_folder(folder)
     try:
         with silenced_transformers():
             model, info = CLASSES[task].from_pretrained(
@@ -135,6 +138,9 @@ def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
         raise QuietformerError(
             f"{name} has {len(left)} tensors that its config has no place for, first {left[0]!r}; correct model.config"
         )
+    if folder.is_dir():
+        check_numbers(folder, model)
+    check_finite(model)
     loaded: PreTrainedModel = model
     return loaded
 

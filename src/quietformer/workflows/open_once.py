@@ -10,7 +10,6 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from quietformer.analysis.inspection import check_finite
 from quietformer.analysis.task_quality import Original
 from quietformer.architectures.forward import has_decoder
 from quietformer.architectures.task import task_of
@@ -19,6 +18,7 @@ from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.batches_from_options import KINDS
 from quietformer.errors import QuietformerError
+from quietformer.models.check_folder import check_finite
 from quietformer.models.open_any import open_model
 from quietformer.progress import Progress
 from quietformer.results.labels import printable
@@ -49,11 +49,11 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress) -> 
     check_is_model(model)
     if isinstance(model, PreTrainedModel):
         opened, name = copy.deepcopy(model), str(model.config.name_or_path)
+        check_finite(opened)
     else:
         name = os.fspath(model)
         progress.step(f"loading {name}")
         opened = open_model(name, trust_remote_code=options.trust_remote_code)
-    check_finite(opened)
     if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened):
         return _speech_encoder(opened, name)
     return OpenedModel(opened, name, task_of(opened))
@@ -87,7 +87,7 @@ def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise QuietformerError(f"{out} exists already; choose another folder or pass --overwrite")
-    if out.resolve() == Path.cwd():
+    if os.path.realpath(out) == os.getcwd():
         raise QuietformerError(f"{out} is the current folder; give the name of a new one")
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; give the name of a folder")
