@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.results.train import TrainReport
 from quietformer.training.checkpoint_checks import usable_checkpoint
 from quietformer.training.checkpoints import STAGING, last_checkpoint, whole_checkpoints
 from quietformer.training.interrupt import StoppedError
@@ -200,6 +203,26 @@ def test_two_processes_do_not_train_in_one_folder(half_done):
     recipe, part, _ = half_done
     with only_writer(part), pytest.raises(QuietformerError, match="another process is training in"):
         train(recipe, part)
+
+
+def test_who_has_waited_for_another_process_looks_whether_it_has_finished(half_done):
+    recipe, part, whole = half_done
+    writing = threading.Event()
+
+    def other():
+        with only_writer(part):
+            writing.set()
+            time.sleep(1)
+            shutil.copytree(whole, part, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    writing.wait()
+    told = Remembered()
+    report = train(recipe, part, told)
+    thread.join()
+    assert any("finished by another process" in line for line in told.said)
+    assert report == TrainReport.read(whole / "figures.json")
 
 
 def test_data_that_has_changed_is_noticed(half_done, tmp_path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
+from pathlib import Path
 
 import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
 from quietformer.cli.options import expanded
 from quietformer.errors import QualityError, QuietformerError, in_one_line
+from quietformer.files import free_in_words
 
 app = typer.Typer(
     name="quietformer",
@@ -85,6 +88,9 @@ def _message(error: BaseException) -> str:
         return str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "not enough memory; a smaller model, batch or length needs less"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = Path(error.filename or ".")
+        return f"{place}: {error.strerror} ({free_in_words(place)}); make room and run the same command again"
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     what = f"{type(error).__name__}: {in_one_line(error, 200)}"

@@ -20,7 +20,7 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
-from quietformer.files import read_json
+from quietformer.files import clear_leftovers, read_json
 from quietformer.models.check_folder import check_finite, check_folder, shards_of
 from quietformer.models.folder_files import PLAIN
 from quietformer.models.silence_transformers import silenced_transformers
@@ -30,6 +30,7 @@ from quietformer.quant.insertion import quantizers
 def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
     """The model of a folder written by `save`, or by `save_pretrained` of a changed model; in eval mode."""
     folder = Path(folder).expanduser()
+    clear_leftovers(folder)
     config = _read_config(folder)
     check_folder(folder)
     section = config.get("quantization_config")

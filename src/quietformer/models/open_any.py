@@ -25,6 +25,7 @@ from transformers import (
 
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import clear_leftovers
 from quietformer.models.check_folder import check_blocks, check_files, check_finite, check_folder, check_numbers
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.silence_transformers import silenced_transformers
@@ -41,6 +42,8 @@ def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = Fals
     if (file := gguf_file(source)) is not None:
         return _open_gguf(file)
     folder = Path(source)
+    if source:
+        clear_leftovers(folder)
     if folder.is_dir():
         check_files(folder)
     if folder.is_dir() and _is_ours(folder):

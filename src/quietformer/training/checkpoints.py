@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from quietformer.files import sync
+
 FOLDER = "checkpoints"
 """Of a run folder: holds `checkpoint-STEP` for each step, whole ones only."""
 
@@ -61,12 +63,12 @@ def publish(run: Path, name: str) -> Path:
     staged, place = run / FOLDER / STAGING / name, run / FOLDER / name
     write_list(staged)
     for path in sorted(staged.rglob("*")):
-        _sync(path)
-    _sync(staged)
+        sync(path)
+    sync(staged)
     if place.exists():  # the same step again, after going back to an older checkpoint
         _discard(place)
     os.rename(staged, place)
-    _sync(place.parent)
+    sync(place.parent)
     return place
 
 
@@ -110,13 +112,3 @@ def _discard(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
     os.rename(path, gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:  # some file systems cannot; the rename is still atomic for everything but a power cut
-        pass
-    finally:
-        os.close(handle)

@@ -83,6 +83,10 @@ def run_training(
     arguments = training_arguments(recipe, run)
     strategy = strategy_for(recipe, prepared or Prepared())
     with only_writer(run) if arguments.process_index == 0 else contextlib.nullcontext():
+        # Another process may have ended the run while this one waited for its turn.
+        if arguments.world_size == 1 and (report := finished_report(run)) is not None:
+            progress.say(f"{run} has been finished by another process; nothing to do")
+            return TrainedRun(report, None)
         try:
             with silenced_transformers():
                 return _train(strategy, run, arguments, progress)

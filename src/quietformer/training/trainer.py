@@ -27,6 +27,7 @@ from quietformer.data.image_batches import as_models_take
 from quietformer.data.row_order import BATCHES, generator
 from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import free_in_words
 from quietformer.models.save import write_folder
 from quietformer.results import numbers
 from quietformer.training.checkpoint_checks import (
@@ -385,4 +386,8 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     last = last_checkpoint(run)
     kept = f"the last whole checkpoint is {last}" if last else "there is no checkpoint yet"
     reason = getattr(error, "strerror", None) or in_one_line(error)
-    return QuietformerError(f"cannot write into {run}: {reason}; {kept}; make room and run the same command to resume")
+    size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file()) if last else 0
+    room = ", ".join(filter(None, (free_in_words(run), size and f"a checkpoint takes {numbers.size(size)}")))
+    return QuietformerError(
+        f"cannot write into {run}: {reason} ({room}); {kept}; make room and run the same command to resume"
+    )

@@ -18,6 +18,7 @@ from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.batches_from_options import KINDS
 from quietformer.errors import QuietformerError
+from quietformer.files import clear_leftovers
 from quietformer.models.check_folder import check_finite
 from quietformer.models.open_any import open_model
 from quietformer.progress import Progress
@@ -83,6 +84,7 @@ def command_on(models: Sequence[ModelName], verb: str, options: Options, argumen
 def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
     """Whether a folder can be written there, asked before the work."""
     check_is_model(model)
+    clear_leftovers(out)
     if out.is_dir() and not isinstance(model, PreTrainedModel) and Path(model).is_dir() and out.samefile(model):
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
