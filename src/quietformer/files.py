@@ -153,7 +153,8 @@ def clear_leftovers(path: Path) -> None:
                 with contextlib.suppress(OSError):  # another process may have done it
                     os.rename(old / path.name, path)
             shutil.rmtree(old, ignore_errors=True)
-    for draft in path.parent.glob(f".{name}-{DRAFT}-????????"):
+    inside = f"..{name}-{DRAFT}-????????-{DRAFT}-????????"  # of a folder that is itself a draft
+    for draft in (*path.parent.glob(f".{name}-{DRAFT}-????????"), *path.parent.glob(inside)):
         if not _in_use(draft):
             if draft.is_dir():
                 shutil.rmtree(draft, ignore_errors=True)

@@ -27,6 +27,9 @@ UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, TypeError
 SHOWN = 80
 """Characters of a value that an error repeats."""
 
+DEEPEST, MOST_VALUES = 30, 100_000
+"""Levels of a file, and values in it once its aliases are written out."""
+
 EXCLUSIVE = (
     ("training", "steps", "epochs", 0),
     ("schedule", "warmup_steps", "warmup_epochs", 0),
@@ -53,6 +56,22 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Quotes text that `_Loader` would read as a number."""
 
 
+INTEGER, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+# YAML 1.1 reads 1:30 as ninety and 017 as fifteen: here such things are text, which a number's field refuses.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag not in (INTEGER, FLOAT)]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(INTEGER, re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    FLOAT,
+    re.compile(
+        r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+
 for _side in (_Loader, _Dumper):
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
@@ -61,11 +80,39 @@ for _side in (_Loader, _Dumper):
 
 def _from_yaml(text: str) -> Any:
     """Numbers, text, lists and mappings; a tag that would build anything else is an error of the SafeLoader."""
+    _check_depth(text)
     loader = _Loader(text)
     try:
-        return loader.get_single_data()
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _weigh(node, {}, set())
+        return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def _check_depth(text: str) -> None:
+    """By its events, of which none holds another: everything else that reads YAML calls itself for each level."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"it is nested deeper than {DEEPEST} levels")
+
+
+def _weigh(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
+    """How many values a node stands for, aliases written out: a few lines of them stand for more than any memory holds."""
+    if id(node) in above:
+        raise yaml.YAMLError("an alias stands for something that it is part of")
+    if id(node) not in known:
+        within = above | {id(node)}
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        below = () if isinstance(node, yaml.ScalarNode) else parts
+        known[id(node)] = 1 + sum(_weigh(part, known, within) for part in below)
+        if known[id(node)] > MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {MOST_VALUES} values")
+    return known[id(node)]
 
 
 def built_in_recipes() -> list[str]:

@@ -21,11 +21,14 @@ READ = ("*.json", "*.safetensors", "*.bin", *PROCESSOR_FILES)
 
 INDEX = ".safetensors.index.json"
 
-COUNTS = re.compile(r"(layers|blocks|depths?|experts|stages)$|^n_layer$|^num_hidden_layers$")
+COUNTS = re.compile(r"(layers?|blocks|depths?|experts|stages)$")
 """Fields of a config that say how often something is built."""
 
 MOST = 4096
 """No model has more layers or experts than that; building a million would take hours."""
+
+LARGEST = 10**9
+"""Of other whole numbers in a config: sizes whose products still fit into 64 bits."""
 
 
 def check_folder(folder: Path) -> None:
@@ -51,10 +54,11 @@ def check_counts(config: dict[str, Any], where: str) -> None:
     for name, value in config.items():
         if isinstance(value, dict):
             check_counts(value, where)
-        elif COUNTS.search(str(name)):
-            for count in value if isinstance(value, list) else [value]:
-                if isinstance(count, (int, float)) and not -1 <= count <= MOST:
-                    raise CheckpointError(f"{where}: {name} must be at most {MOST}, got {count!r:.40}")
+            continue
+        least, most = (-1, MOST) if COUNTS.search(str(name)) else (-LARGEST, LARGEST)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not least <= number <= most:
+                raise CheckpointError(f"{where}: {name} must lie between {least} and {most}, got {str(number)[:20]}")
 
 
 def shards_of(index: Path) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from quietformer.models.apply_changes import apply_changes_
 from quietformer.models.check_folder import check_finite, check_folder, check_numbers
 from quietformer.models.open_any import resolve
 from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.results import numbers
 from quietformer.training.model_config import CLASSES, make_config
 
 
@@ -64,6 +67,8 @@ def build_shape(
 
 def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     inside = _taken_out_(config)
+    if torch.get_default_device().type != "meta":
+        _check_memory(recipe, config)
     torch.manual_seed(recipe.seed)
     try:
         with silenced_transformers():
@@ -74,6 +79,29 @@ def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     apply_changes_(model, inside.model_copy(update={"quantized": None, "gained_norms": (), "gained_activations": {}}))
     _finish_(model, recipe, inside)
     return model
+
+
+def _check_memory(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Whether the weights fit into this machine, asked of a model without any."""
+    try:
+        with silenced_transformers(), torch.device("meta"):
+            model = CLASSES[recipe.task].from_config(copy.deepcopy(config), dtype=torch.float32)
+    except Exception as error:  # sizes that do not divide, ids past the vocabulary
+        raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
+    needed, there = 4 * sum(parameter.numel() for parameter in model.parameters()), memory()
+    if there is not None and needed > there:
+        raise QuietformerError(
+            f"the weights of this {config.model_type} model take {numbers.size(needed)} and the machine has "
+            f"{numbers.size(there)} of memory; make model.config smaller"
+        )
+
+
+def memory() -> int | None:
+    """Bytes of memory of this machine, where the system says."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def _finish_(model: PreTrainedModel, recipe: Recipe, inside: ModelChanges) -> None:
