@@ -75,6 +75,10 @@ def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
             model: PreTrainedModel = CLASSES[recipe.task].from_config(config, dtype=torch.float32)
     except Exception as error:  # sizes that do not divide, ids past the vocabulary
         raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
+    if empty := next((name for name, parameter in model.named_parameters() if not parameter.numel()), None):
+        raise QuietformerError(
+            f"{empty} of this {config.model_type} model would be empty; correct the sizes in model.config"
+        )
     # Ranges and units belong to weights, of which this model has none yet.
     apply_changes_(model, inside.model_copy(update={"quantized": None, "gained_norms": (), "gained_activations": {}}))
     _finish_(model, recipe, inside)
