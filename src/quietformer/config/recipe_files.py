@@ -111,7 +111,7 @@ def _weigh(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
         below = () if isinstance(node, yaml.ScalarNode) else parts
         known[id(node)] = 1 + sum(_weigh(part, known, within) for part in below)
         if known[id(node)] > MOST_VALUES:
-            raise yaml.YAMLError(f"its aliases stand for more than {MOST_VALUES} values")
+            raise yaml.YAMLError(f"it holds more than {MOST_VALUES} values, aliases written out")
     return known[id(node)]
 
 

@@ -69,7 +69,13 @@ def audio_batches(windows: list[AudioWindow], extractor: Any, *, batch_size: int
     padding: dict[str, Any] = {} if own else {"padding": "max_length", "max_length": size}
     for start in range(0, len(windows), batch_size):
         given = [window.samples.numpy() for window in windows[start : start + batch_size]]
-        made = extractor(given, sampling_rate=extractor.sampling_rate, return_tensors="pt", **padding)
+        try:
+            made = extractor(given, sampling_rate=extractor.sampling_rate, return_tensors="pt", **padding)
+        except Exception as error:  # whatever a setting that makes no sense leads to
+            raise QuietformerError(
+                f"the model's feature extractor does not take a recording: {in_one_line(error, 200)}; "
+                "put preprocessor_config.json right"
+            ) from error
         audible = torch.tensor([len(samples) / size for samples in given])
         yield {name: tensor for name, tensor in made.items() if isinstance(tensor, Tensor)} | {AUDIBLE: audible}
 

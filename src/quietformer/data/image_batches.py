@@ -95,12 +95,25 @@ def _as_tensor(image: Image.Image) -> Tensor:
 
 def processed(images: Iterable[Image.Image], processor: Any) -> Tensor:
     """What a model's own image processor makes of each image."""
-    made = [torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0] for image in images]
+    made = [_prepared(image, processor) for image in images]
     if len(shapes := {tuple(pixels.shape) for pixels in made}) > 1:
         raise QuietformerError(
             f"the model's image processor gives images of {len(shapes)} sizes, first {sorted(shapes)[0]}; give images of one size"
         )
     return torch.stack(made)
+
+
+def _prepared(image: Image.Image, processor: Any) -> Tensor:
+    try:
+        pixels = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0].float()
+    except Exception as error:  # whatever a setting that makes no sense leads to
+        raise QuietformerError(
+            f"the model's image processor does not take an image of {image.width} x {image.height}: {in_one_line(error, 200)}; "
+            "put preprocessor_config.json right"
+        ) from error
+    if not pixels.numel() or not bool(pixels.isfinite().all()):
+        raise QuietformerError("the model's image processor gives no usable pixels; put preprocessor_config.json right")
+    return pixels
 
 
 def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Image.Image:
