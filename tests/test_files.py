@@ -89,6 +89,17 @@ def test_killed_at_any_operation_a_folder_is_the_old_one_or_the_new_one(tmp_path
     assert kinds == {"old", "new"}
 
 
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "notes").write_text("old")
+    (tmp_path / "model").symlink_to("disk")
+    with whole_folder(tmp_path / "model") as draft:
+        (draft / "config.json").write_text("new")
+    assert (tmp_path / "model").is_symlink()
+    assert {path.name for path in (tmp_path / "disk").iterdir()} == {"notes", "config.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"disk", "model"}
+
+
 def test_what_a_living_process_is_writing_is_left_alone(tmp_path):
     folder = tmp_path / "model"
     with whole_folder(folder) as draft:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import glob
 import json
 import os
 import shutil
@@ -29,6 +28,9 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 JUST_NOW = 1.0
 """Seconds in which a draft may have been made and not locked yet."""
+
+MARK = 8
+"""Characters that `tempfile` ends a name with."""
 
 DRAFT = "draft"
 """Of `.NAME-draft-12345678`, what is being written; `.NAME-old-12345678` is what a folder held before, while it is replaced."""
@@ -97,6 +99,8 @@ def whole_folder(folder: Path, *, stale: tuple[str, ...] = ()) -> Iterator[Path]
 
     Files of the old folder are carried over, but for those the patterns call stale.
     """
+    if folder.is_symlink():  # what it points to is replaced, and it stays a link
+        folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(folder)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-{DRAFT}-", dir=folder.parent))
@@ -146,20 +150,24 @@ def clear_leftovers(path: Path) -> None:
 
     What a living process is writing is locked, and stays.
     """
-    name = glob.escape(path.name)
-    for old in path.parent.glob(f".{name}-old-????????"):
-        if not _in_use(old):
-            if (old / path.name).is_dir() and not path.exists():
-                with contextlib.suppress(OSError):  # another process may have done it
-                    os.rename(old / path.name, path)
-            shutil.rmtree(old, ignore_errors=True)
-    inside = f"..{name}-{DRAFT}-????????-{DRAFT}-????????"  # of a folder that is itself a draft
-    for draft in (*path.parent.glob(f".{name}-{DRAFT}-????????"), *path.parent.glob(inside)):
-        if not _in_use(draft):
-            if draft.is_dir():
-                shutil.rmtree(draft, ignore_errors=True)
-            else:
-                draft.unlink(missing_ok=True)
+    begins = (f".{path.name}-", f"..{path.name}-{DRAFT}-")  # the latter: inside of a folder that is itself a draft
+    try:
+        beside = [name for name in os.listdir(path.parent) if name.startswith(begins)]
+    except OSError:
+        return
+    for left in (path.parent / name for name in beside):
+        before, _, mark = left.name.rpartition("-")
+        replaced = before == f".{path.name}-old"
+        abandoned = replaced or before == f".{path.name}-{DRAFT}" or before.startswith(begins[1])
+        if len(mark) != MARK or not abandoned or _in_use(left):
+            continue
+        if replaced and (left / path.name).is_dir() and not path.exists():
+            with contextlib.suppress(OSError):  # another process may have done it
+                os.rename(left / path.name, path)
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def write_folder(
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
     weights = (model.state_dict() if state_dict is None else state_dict).values()
-    check_free(folder, sum(tensor.nbytes for tensor in weights), "the model")
+    check_free(folder, sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values()), "the model")
     try:
         with whole_folder(folder, stale=STALE) as draft, silenced_transformers():
             gathered: dict[str, Any] = {} if state_dict is None else {"state_dict": state_dict}

@@ -297,7 +297,7 @@ class QuietTrainer(Trainer):
             if self.args.should_save:
                 publish(self.run_folder, f"checkpoint-{self.state.global_step}")
                 keep_last(self.run_folder, self.recipe.training.keep, also=self._kept_besides())
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, QuietformerError) as error:
             shutil.rmtree(self.run_folder / FOLDER / STAGING, ignore_errors=True)
             raise unwritable(self.run_folder, error) from error
         self.accelerator.wait_for_everyone()
@@ -389,5 +389,5 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file()) if last else 0
     room = ", ".join(filter(None, (free_in_words(run), size and f"a checkpoint takes {numbers.size(size)}")))
     return QuietformerError(
-        f"cannot write into {run}: {reason} ({room}); {kept}; make room and run the same command to resume"
+        f"cannot write into {run}: {reason}; {kept}; {room}; make room and run the same command to resume"
     )
