@@ -49,26 +49,26 @@ def contents(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 JOBS = (
-    Job("train", 22, ("train", "recipe.yaml", "--out", "run"), "run"),
+    Job("train", 26, ("train", "recipe.yaml", "--out", "run"), "run"),
     Job(
-        "retrofit", 12,
+        "retrofit", 7,
         ("retrofit", "model", "healed", *TEXT, *SMALL, "--steps", "6", "--force", "--no-real", "--set", "training.save_every=2",
          "--set", "training.evaluate_every=3"),
         "healed",
     ),
-    Job("convert", 15, ("convert", "model", "gated", "--gate", "mlp", "--overwrite"), "gated"),
+    Job("convert", 19, ("convert", "model", "gated", "--gate", "mlp", "--overwrite"), "gated"),
     Job(
-        "quantize", 12, ("quantize", "model", *TEXT, *SMALL, "--out", "simulated", "--overwrite", "--page", "q.html"),
+        "quantize", 16, ("quantize", "model", *TEXT, *SMALL, "--out", "simulated", "--overwrite", "--page", "q.html"),
         "simulated",
     ),
     Job(
-        "export", 12,
+        "export", 7,
         ("export", "model", "int8", *TEXT, "--sequences", "8", "--no-search", "--no-timed", "--runtime", "onnxruntime",
          "--overwrite"),
         "int8",
     ),
-    Job("save over a folder", 17, ("convert", "model", "there", "--gate", "linear", "--overwrite"), "there", before=True),
-    Job("sweep", 10, ("sweep", "study.yaml", "--out", "swept"), "swept"),
+    Job("save over a folder", 20, ("convert", "model", "there", "--gate", "linear", "--overwrite"), "there", before=True),
+    Job("sweep", 5, ("sweep", "study.yaml", "--out", "swept"), "swept"),
 )  # fmt: skip
 
 
