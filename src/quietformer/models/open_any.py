@@ -65,12 +65,12 @@ def open_model(source: str | os.PathLike[str], *, trust_remote_code: bool = Fals
             )
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
-    _whole(source, model, info)
-    check_blocks(source, model, map(str, info["unexpected_keys"]))
+    opened = _whole(source, model, info)
+    check_blocks(source, opened, map(str, info["unexpected_keys"]))
     if folder.is_dir():
-        check_numbers(folder, model)
-    check_finite(model)
-    return model
+        check_numbers(folder, opened)
+    check_finite(opened)
+    return opened
 
 
 def _class_of(config: Any) -> Any:

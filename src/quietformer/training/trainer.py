@@ -387,7 +387,7 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     kept = f"the last whole checkpoint is {last}" if last else "there is no checkpoint yet"
     reason = getattr(error, "strerror", None) or in_one_line(error)
     size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file()) if last else 0
-    room = ", ".join(filter(None, (free_in_words(run), size and f"a checkpoint takes {numbers.size(size)}")))
+    room = ", ".join([free_in_words(run), *([f"a checkpoint takes {numbers.size(size)}"] if size else [])])
     return QuietformerError(
         f"cannot write into {run}: {reason}; {kept}; {room}; make room and run the same command to resume"
     )
