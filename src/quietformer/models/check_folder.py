@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
@@ -49,7 +48,7 @@ def check_files(folder: Path) -> None:
         check_regular(path, CheckpointError)
 
 
-def check_counts(config: dict[str, Any], where: str) -> None:
+def check_counts(config: Mapping[str, object], where: str) -> None:
     """How much a config asks to build, also in its parts."""
     for name, value in config.items():
         if isinstance(value, dict):

@@ -76,7 +76,7 @@ def config_from(fields: Mapping[str, Any]) -> PreTrainedConfig:
     if model_type not in CONFIG_MAPPING:
         raise QuietformerError(f"unknown model_type {model_type!r}{_near(str(model_type), CONFIG_MAPPING.keys())}")
     default = AutoConfig.for_model(model_type)
-    check_counts(dict(fields), "model.config")
+    check_counts(fields, "model.config")
     try:
         config: PreTrainedConfig = AutoConfig.for_model(**fields)
     except Exception as error:  # whatever a config's own checks raise
