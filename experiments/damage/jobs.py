@@ -49,17 +49,19 @@ def contents(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 JOBS = (
-    Job("train", 26, ("train", "recipe.yaml", "--out", "run"), "run"),
-    Job(
-        "retrofit", 7,
-        ("retrofit", "model", "healed", *TEXT, *SMALL, "--steps", "6", "--force", "--no-real", "--set", "training.save_every=2",
-         "--set", "training.evaluate_every=3"),
-        "healed",
-    ),
     Job("convert", 19, ("convert", "model", "gated", "--gate", "mlp", "--overwrite"), "gated"),
+    Job("save over a folder", 20, ("convert", "model", "there", "--gate", "linear", "--overwrite"), "there", before=True),
     Job(
         "quantize", 16, ("quantize", "model", *TEXT, *SMALL, "--out", "simulated", "--overwrite", "--page", "q.html"),
         "simulated",
+    ),
+    Job("train", 26, ("train", "recipe.yaml", "--out", "run"), "run"),
+    Job("sweep", 5, ("sweep", "study.yaml", "--out", "swept"), "swept"),
+    Job(
+        "retrofit", 7,
+        ("retrofit", "model", "healed", *TEXT, *SMALL, "--steps", "6", "--force", "--no-real", "--set",
+         "training.save_every=2", "--set", "training.evaluate_every=3"),
+        "healed",
     ),
     Job(
         "export", 7,
@@ -67,8 +69,6 @@ JOBS = (
          "--overwrite"),
         "int8",
     ),
-    Job("save over a folder", 20, ("convert", "model", "there", "--gate", "linear", "--overwrite"), "there", before=True),
-    Job("sweep", 5, ("sweep", "study.yaml", "--out", "swept"), "swept"),
 )  # fmt: skip
 
 

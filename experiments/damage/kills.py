@@ -188,12 +188,11 @@ def main() -> None:
             results[job.name] = vars(soak(job, kills, originals, scratch, given.seed))
             print(f"  {results[job.name]}", flush=True)
             shutil.rmtree(scratch)
-    total = {field: sum(result[field] for result in results.values()) for field in Counts.__dataclass_fields__}
+            total = {field: sum(result[field] for result in results.values()) for field in Counts.__dataclass_fields__}
+            if given.keep:  # after each command, since all of them take a while
+                keep(__file__, {"commands": results, "all": total})
     print(f"all: {total}")
-    bad = total["unreadable"] + total["left_behind"] + total["failed"] + total["runs"] - total["same_weights"]
-    if given.keep and not bad:
-        keep(__file__, {"commands": results, "all": total})
-    sys.exit(bool(bad))
+    sys.exit(bool(total["unreadable"] + total["left_behind"] + total["failed"] + total["runs"] - total["same_weights"]))
 
 
 HEADS = ("command", "kills", "runs to the end", "identical weights", "something left behind", "unreadable after a kill")
