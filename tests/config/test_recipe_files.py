@@ -198,8 +198,9 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BOMB, "more than 100000 values, aliases written out"),
+        (BOMB, "aliases written out, it holds more than 100000 values"),
         ("a: &a [*a]", "part of"),
+        ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 900)), "deeper than 30 levels"),
         (f"a: {'[' * 100_000}", "nested deeper than 30 levels"),
         (f"a: {'{b: ' * 3000}1{'}' * 3000}", "nested deeper than 30 levels"),
     ],

@@ -101,17 +101,20 @@ def _check_depth(text: str) -> None:
             raise yaml.YAMLError(f"it is nested deeper than {DEEPEST} levels")
 
 
-def _weigh(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
-    """How many values a node stands for, aliases written out: a few lines of them stand for more than any memory holds."""
+def _weigh(node: yaml.Node, known: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
+    """Values and levels a node stands for, aliases written out: a few lines of them stand for more than any memory holds."""
     if id(node) in above:
         raise yaml.YAMLError("an alias stands for something that it is part of")
     if id(node) not in known:
         within = above | {id(node)}
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        below = () if isinstance(node, yaml.ScalarNode) else parts
-        known[id(node)] = 1 + sum(_weigh(part, known, within) for part in below)
-        if known[id(node)] > MOST_VALUES:
-            raise yaml.YAMLError(f"it holds more than {MOST_VALUES} values, aliases written out")
+        below = [] if isinstance(node, yaml.ScalarNode) else [_weigh(part, known, within) for part in parts]
+        values, levels = 1 + sum(count for count, _ in below), 1 + max((depth for _, depth in below), default=0)
+        if values > MOST_VALUES or levels > DEEPEST:
+            raise yaml.YAMLError(
+                f"aliases written out, it holds more than {MOST_VALUES} values or is nested deeper than {DEEPEST} levels"
+            )
+        known[id(node)] = values, levels
     return known[id(node)]
 
 

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
-from annotated_types import Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from quietformer.errors import SpecError
@@ -37,7 +36,7 @@ class Spec(BaseModel):
         """No count of anything is larger, and what follows from one is to fit into memory and into 64 bits."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            own = any(isinstance(item, Le | Lt) for item in field.metadata)
+            own = any(hasattr(item, "le") or hasattr(item, "lt") for item in field.metadata)
             if isinstance(value, int) and not own and abs(value) > MOST:
                 raise ValueError(f"{name} must be <= {MOST}, got {_short(value)}")
         return self

@@ -89,9 +89,7 @@ class RetrofitOptions(OpeningOptions):
         default=None, ge=0, le=1, description="Alpha of channel balancing, for post-norm models; default 0.6, 0: none."
     )
     sequences: int = Field(default=256, ge=4, le=1_000_000, description="Texts or images to measure on.")
-    seeds: int = Field(
-        default=3, ge=1, le=1_000_000, description="How many times to calibrate, each time on other batches."
-    )
+    seeds: int = Field(default=3, ge=1, le=1000, description="How many times to calibrate, each time on other batches.")
     seed: Seed = Field(default=0, description="Orders the data and draws the weights of new gates.")
     set: Overrides = Field(
         default=(),

@@ -48,7 +48,7 @@ class CompareOptions(StudyOptions):
     bits: Annotated[Names, Flag("WxAy,...")] = Field(
         default=("w8a8",), validate_default=True, description="Bit widths to quantize the trained models to."
     )
-    calibrations: int = Field(default=3, ge=1, le=1_000_000, description="How often each model is calibrated.")
+    calibrations: int = Field(default=3, ge=1, le=1000, description="How often each model is calibrated.")
     sequences: int = Field(
         default=256, ge=2, le=1_000_000, description="Validation sequences or images to evaluate on."
     )
