@@ -9,7 +9,7 @@ MODELS ?= models
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test check browser demo tables graph schemas families bench int8 quantization paper clean
+.PHONY: help setup test fuzz soak check browser demo tables graph schemas families bench int8 quantization paper clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,12 @@ check: $(READY) ## lint and types
 test: check browser ## everything that must hold before a change lands
 # One thread a worker: two workers with two threads each only wait for one another.
 	OMP_NUM_THREADS=1 QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
+
+fuzz: $(READY) ## damage every kind of input 10,000 times: each is refused in one line or changes nothing; about two hours
+	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz --cases 10000
+
+soak: $(READY) ## kill every command that writes, 100 times: the weights are those of commands that nobody killed; half an hour
+	OMP_NUM_THREADS=1 $(PY) -m experiments.damage.kills --kills 100
 
 demo: $(READY) ## find MiniLM's outliers, see INT8 break it, ship INT8 that works: under six minutes; leaves demo/int8
 	$(PY) -m quietformer retrofit minilm demo --sequences 128 --seeds 1

@@ -15,7 +15,7 @@ from typing import Any
 from quietformer.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = ("src", ":(glob)experiments/**/*.py", ":(glob)tests/families/*.py", "examples")
+CODE = ("src", ":(glob)experiments/**/*.py", ":(glob)tests/families/*.py", ":(glob)tests/fuzz/*.py", "examples")
 """What decides about a result; other files may differ from the commit without changing it."""
 
 

@@ -31,8 +31,8 @@ ALLOWED = {
     "analysis": {
         "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
     },
-    "training": {
-        "errors", "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+    "training": BASE | {
+        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis",
     },
     "deployment": BASE | {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from quietformer.files import write_text
+from quietformer.errors import QuietformerError
+from quietformer.files import check_free, clear_leftovers, whole_folder, write_text
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -33,3 +36,93 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
     )
     assert f"File too large: '{path}'" in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+KILLING = """
+import os, signal, sys
+from pathlib import Path
+from quietformer.files import whole_folder
+import quietformer.files as files
+if sys.argv[3] == "plain":
+    files._exchange = lambda one, other: False  # a system without it
+count = 0
+def audit(event, args):
+    global count
+    if event in ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "ctypes.dlsym"):
+        count += 1
+        if count == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(audit)
+with whole_folder(Path(sys.argv[1])) as draft:
+    (draft / "config.json").write_text("new")
+    (draft / "weights").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("system", ["exchange", "plain"])
+def test_killed_at_any_operation_a_folder_is_the_old_one_or_the_new_one(tmp_path, system):
+    """And the next look at it leaves nothing else there."""
+    kinds, killed = set(), 0
+    for number in range(1, 60):
+        folder = tmp_path / str(number) / "model"
+        folder.mkdir(parents=True)
+        for name in ("config.json", "weights", "notes"):
+            (folder / name).write_text("old")
+        process = os.fork()
+        if process == 0:
+            os.execv(sys.executable, [sys.executable, "-c", KILLING, str(folder), str(number), system])
+        status = os.waitpid(process, 0)[1]
+        for left in folder.parent.glob(".*"):
+            os.utime(left, (0, 0))
+        if system == "exchange":
+            assert folder.is_dir(), number
+        clear_leftovers(folder)
+        assert list(folder.parent.iterdir()) == [folder], number
+        found = {(folder / name).read_text() for name in ("config.json", "weights")}
+        assert len(found) == 1, (number, found)
+        assert (folder / "notes").read_text() == "old"
+        kinds |= found
+        if not os.WIFSIGNALED(status):
+            break
+        killed += 1
+    assert killed > 5
+    assert kinds == {"old", "new"}
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "notes").write_text("old")
+    (tmp_path / "model").symlink_to("disk")
+    with whole_folder(tmp_path / "model") as draft:
+        (draft / "config.json").write_text("new")
+    assert (tmp_path / "model").is_symlink()
+    assert {path.name for path in (tmp_path / "disk").iterdir()} == {"notes", "config.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"disk", "model"}
+
+
+def test_what_a_living_process_is_writing_is_left_alone(tmp_path):
+    folder = tmp_path / "model"
+    with whole_folder(folder) as draft:
+        os.utime(draft, (0, 0))
+        clear_leftovers(folder)
+        assert draft.is_dir()
+        (draft / "config.json").write_text("new")
+    assert (folder / "config.json").read_text() == "new"
+
+
+def test_a_folder_that_an_earlier_release_lost_between_two_renames_is_put_back(tmp_path):
+    lost = tmp_path / ".model-old-abcd1234" / "model"
+    lost.mkdir(parents=True)
+    (lost / "config.json").write_text("old")
+    os.utime(lost.parent, (0, 0))
+    clear_leftovers(tmp_path / "model")
+    assert (tmp_path / "model" / "config.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("quietformer.files.shutil.disk_usage", lambda place: usage._replace(free=3_000_000))
+    check_free(tmp_path / "not" / "there", 3_000_000, "the model")
+    with pytest.raises(QuietformerError, match=r"there: the model needs 5\.0 MB of disk space and 3\.0 MB are free"):
+        check_free(tmp_path / "not" / "there", 5_000_000, "the model")

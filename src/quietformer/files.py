@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,19 +17,41 @@ from typing import Any
 
 from quietformer.errors import QuietformerError, in_one_line
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked, and nothing is cleared
+    fcntl = None  # type: ignore[assignment]
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux's renameat2."""
+
+
+JUST_NOW = 1.0
+"""Seconds in which a draft may have been made and not locked yet."""
+
+MARK = 8
+"""Characters that `tempfile` ends a name with."""
+
+DRAFT = "draft"
+"""Of `.NAME-draft-12345678`, what is being written; `.NAME-old-12345678` is what a folder held before, while it is replaced."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write under a temporary name beside the file, then rename."""
     check_place(path)
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    clear_leftovers(path)
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}-{DRAFT}-", dir=path.parent)
     try:
+        _mark_as_mine(handle)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        os.umask(umask := os.umask(0o022))
-        os.chmod(draft, 0o666 & ~umask)
-        os.replace(draft, path)
+            file.flush()
+            os.umask(umask := os.umask(0o022))
+            os.chmod(draft, 0o666 & ~umask)
+            os.replace(draft, path)
     except BaseException as error:
-        os.unlink(draft)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
         if isinstance(error, OSError) and error.filename in (None, draft):
             raise OSError(error.errno, error.strerror, str(path)) from None  # by the name the user knows
         raise
@@ -40,8 +65,26 @@ def check_place(path: Path | None) -> None:
         raise QuietformerError(f"there is no folder {path.parent} to write {path.name} into")
 
 
+KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+
+
+def check_regular(path: Path, kind: type[QuietformerError] = QuietformerError) -> None:
+    """Refuse what would be read for ever, or not at all: pipes, devices, sockets, loops of links; what is not there passes."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise kind(f"{path} is a link to nothing; give a file") from None
+        return
+    except (OSError, ValueError) as error:  # a loop of links, no permission, a zero byte in the name
+        raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(mode):
+        raise kind(f"{path} is {next((name for test, name in KINDS if test(mode)), 'a device')}; give a file")
+
+
 def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:
     """What a JSON file holds; `missing` is the message if it does not exist, `kind` the error for that and for damage."""
+    check_regular(path, kind)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -52,31 +95,146 @@ def read_json(path: Path, missing: str, kind: type[QuietformerError] = Quietform
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, *, stale: tuple[str, ...] = ()) -> Iterator[Path]:
-    """A draft beside the folder that takes its place only when everything is written.
+    """A draft beside the folder that takes its place only when everything is written, in one step.
 
     Files of the old folder are carried over, but for those the patterns call stale.
     """
+    if folder.is_symlink():  # what it points to is replaced, and it stays a link
+        folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    clear_leftovers(folder)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-{DRAFT}-", dir=folder.parent))
     try:
-        yield draft
-        _open_permissions(draft)
-        if folder.exists():
-            _carry_over(folder, draft, stale)
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
-            try:
-                os.rename(folder, old / folder.name)
+        with _mine(draft):
+            yield draft
+            _open_permissions(draft)
+            if folder.exists():
+                _carry_over(folder, draft, stale)
+            for path in (*draft.rglob("*"), draft):
+                sync(path)
+            if not folder.exists():
                 os.rename(draft, folder)
-            except BaseException:
-                if not folder.exists():
-                    os.rename(old / folder.name, folder)
-                raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(draft, folder)
+            elif not _exchange(draft, folder):
+                _replace(draft, folder)
+            sync(folder.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Give two folders each other's name at once, so that at no moment there is none; False where the system cannot."""
+    try:
+        rename: Any = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+
+
+def _replace(draft: Path, folder: Path) -> None:
+    """The same in two steps; killed between them, the next command that looks for the folder puts it back."""
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+    try:
+        with _mine(old):
+            os.rename(folder, old / folder.name)
+            os.rename(draft, folder)
+    except BaseException:
+        if not folder.exists():
+            os.rename(old / folder.name, folder)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def clear_leftovers(path: Path) -> None:
+    """What a killed process left beside a file or folder: what it replaced is put back if there is nothing, drafts go.
+
+    What a living process is writing is locked, and stays.
+    """
+    begins = (f".{path.name}-", f"..{path.name}-{DRAFT}-")  # the latter: inside of a folder that is itself a draft
+    try:
+        beside = [name for name in os.listdir(path.parent) if name.startswith(begins)]
+    except OSError:
+        return
+    for left in (path.parent / name for name in beside):
+        before, _, mark = left.name.rpartition("-")
+        replaced = before == f".{path.name}-old"
+        abandoned = replaced or before == f".{path.name}-{DRAFT}" or before.startswith(begins[1])
+        if len(mark) != MARK or not abandoned or _in_use(left):
+            continue
+        if replaced and (left / path.name).is_dir() and not path.exists():
+            with contextlib.suppress(OSError):  # another process may have done it
+                os.rename(left / path.name, path)
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _mine(folder: Path) -> Iterator[None]:
+    """Locked as long as this process lives and is inside; the lock goes with the process, however it ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _mark_as_mine(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _mark_as_mine(handle: int) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _in_use(path: Path) -> bool:
+    """Whether a living process holds it; where locks are unknown nothing is taken for abandoned."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        if fcntl is None or time.time() - os.fstat(handle).st_mtime < JUST_NOW:
+            return True
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Onto the disk, so that a rename does not arrive there before what was written."""
+    with contextlib.suppress(OSError):  # some file systems cannot; the rename is still atomic for all but a power cut
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def check_free(place: Path, needed: int, what: str) -> None:
+    """Whether so many bytes fit there, to be asked before the work rather than after."""
+    free = shutil.disk_usage(existing(place)).free
+    if free < needed:
+        raise QuietformerError(
+            f"{place}: {what} needs {needed / 1e6:,.1f} MB of disk space and {free / 1e6:,.1f} MB are free; "
+            "make room or choose another place"
+        )
+
+
+def free_in_words(place: Path) -> str:
+    """What is free where a file is to be written, for an error about it; nothing if that cannot be told."""
+    try:
+        return f"{shutil.disk_usage(existing(place)).free / 1e6:,.1f} MB free"
+    except OSError:
+        return ""
+
+
+def existing(place: Path) -> Path:
+    """The place, or the nearest folder above it that is there."""
+    return next(path for path in (place, *place.absolute().parents) if path.is_dir())
 
 
 def _open_permissions(draft: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 import quietformer as qf
 from quietformer.config.attention import gates, normalizers
 from quietformer.models.silence_transformers import silenced_transformers
+from tests.commands import fails
 from tests.tiny_models import build, inputs, logits
 
 
@@ -151,3 +152,28 @@ def test_no_arguments_shows_help_and_version_the_version(run):
     assert code == 0
     assert "convert" in out
     assert run("--version")[1].strip() == qf.__version__
+
+
+class PanicException(BaseException):
+    """As libraries written in Rust raise it: no Exception."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RecursionError("deep"), MemoryError(), OverflowError("large"), Exception("bare"), PanicException("range"), KeyError("x")],
+)  # fmt: skip
+def test_what_nobody_has_recognised_is_one_line_too(run, monkeypatch, error):
+    def broken():
+        raise error
+
+    monkeypatch.setattr("quietformer.workflows.listings.variants", broken)
+    assert str(error) in fails(run, "variants")
+    code, _, shown = run("variants", "--debug")
+    assert code == 2
+    assert "Traceback (most recent call last)" in shown
+    assert "in broken" in shown
+
+
+def test_an_error_does_not_drive_the_terminal(run, tmp_path):
+    line = fails(run, "inspect", tmp_path / "a\x1b[31mred\u202e")
+    assert "a\\x1b[31mred\\u202e" in line

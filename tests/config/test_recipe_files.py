@@ -188,3 +188,62 @@ def test_names_of_the_first_release_are_still_read(tmp_path):
     assert (below.share, below.calibration) == (0.5, 4)
     with pytest.raises(SpecError, match="both 'rounding' and 'qat'"):
         Recipe(**(fields | {"qat": {"share": 0.1}}))
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "aliases written out, it holds more than 100000 values"),
+        ("a: &a [*a]", "part of"),
+        ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 900)), "deeper than 30 levels"),
+        (f"a: {'[' * 100_000}", "nested deeper than 30 levels"),
+        (f"a: {'{b: ' * 3000}1{'}' * 3000}", "nested deeper than 30 levels"),
+    ],
+)
+def test_yaml_that_stands_for_more_than_it_says_is_refused(tmp_path, text, message):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=f"recipe.yaml is not YAML: .*{message}"):
+        read_recipe(str(path))
+
+
+@pytest.mark.parametrize("value", ["1:30", "017", "1:30:22.5", "0b11", "0o17"])
+def test_numbers_that_only_yaml_reads_as_numbers_are_refused(value):
+    """YAML 1.1 takes 1:30 for 90 and 017 for 15."""
+    with pytest.raises(SpecError, match=rf"seed: .* got '{value}'"):
+        read_recipe("small/opt", changes=[f"seed={value}"])
+
+
+def test_numbers_of_every_usual_form_are_numbers():
+    forms = {
+        "1e-4": 1e-4,
+        "1.5e+3": 1500.0,
+        ".5": 0.5,
+        "5.": 5.0,
+        "+2": 2.0,
+        "1_000.0": 1000.0,
+        "12E3": 12000.0,
+        "0": 0.0,
+    }
+    for text, value in forms.items():
+        assert read_recipe("small/opt", changes=[f"optimizer.weight_decay={text}"]).optimizer.weight_decay == value
+    assert read_recipe("small/opt", changes=["training.log_every=1_000"]).training.log_every == 1000
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["tokenizer.vocabulary=1000000000000", "training.steps=10000000000", f"training.steps={'9' * 4000}", "data.length=100000000",
+     "training.batch_size=1000000000", "training.keep=1000000", "data.hold_out=1000000000000", "seed=4294967296",
+     "training.log_every=99999999999"],
+)  # fmt: skip
+def test_sizes_past_any_machine_are_refused_in_a_line_one_can_read(change):
+    with pytest.raises(
+        SpecError, match=rf"{change.partition('=')[0].rpartition('.')[2]} must be <=? \d+, got"
+    ) as refused:
+        read_recipe("small/opt", changes=[change])
+    assert len(str(refused.value)) < 200

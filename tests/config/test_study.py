@@ -194,3 +194,13 @@ def test_a_study_survives_being_written_and_read(tmp_path):
     again = tmp_path / "again.yaml"
     again.write_text(yaml.safe_dump(study.to_dict()))
     assert read_study(again) == study
+
+
+def test_the_points_of_a_grid_are_counted_before_they_are_listed():
+    fields = ("steps", "keep", "log_every", "batch_size", "save_every", "evaluate_every")
+    grid = {f"training.{field}": list(range(1, 60)) for field in fields}
+    study = Study(recipe="small/opt", grid=grid)
+    with pytest.raises(SpecError, match=rf"make {59**6} runs; a study has at most 2000"):
+        study.trials()
+    with pytest.raises(SpecError, match="make 3000 runs"):
+        Study(recipe="small/opt", grid={"variant": ["vanilla"]}, seeds=list(range(3000))).trials()

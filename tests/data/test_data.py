@@ -11,7 +11,15 @@ from PIL import Image
 import quietformer as qf
 from quietformer.data.builtin_text import builtin_paragraphs, paragraphs
 from quietformer.data.image_batches import digit_images, folder_images
-from quietformer.data.text_batches import dataset_texts, read_texts, special_tokens, text_batches, token_sequences
+from quietformer.data.packing import Packer
+from quietformer.data.text_batches import (
+    dataset_texts,
+    pieces,
+    read_texts,
+    special_tokens,
+    text_batches,
+    token_sequences,
+)
 
 
 class Words:
@@ -47,6 +55,36 @@ def test_sequences_are_full_and_framed_by_special_tokens():
     assert token_sequences(["a bb"], Words(), count=4, length=9) == [[1, 3, 4, 2]]
     with pytest.raises(qf.QuietformerError, match="leave no room"):
         token_sequences(["a"], Words(), count=1, length=2)
+
+
+class Counting(Words):
+    """As `Words`, and how many characters it was given."""
+
+    seen = 0
+
+    def __call__(self, text, add_special_tokens=True, verbose=True):
+        several = text if isinstance(text, list) else [text]
+        self.seen += sum(map(len, several))
+        made = [super(Counting, self).__call__(one, add_special_tokens)["input_ids"] for one in several]
+        return {"input_ids": made if isinstance(text, list) else made[0]}
+
+
+def test_of_a_line_of_megabytes_no_more_is_tokenised_than_needed():
+    line, tokenizer = "a bb ccc " * 500_000, Counting()
+    sequences = token_sequences([line], tokenizer, count=3, length=100)
+    assert sequences == token_sequences(["a bb ccc " * 200], Words(), count=3, length=100)
+    assert tokenizer.seen < len(line) / 100
+
+
+@pytest.mark.parametrize("special", ["sequence", "text"])
+def test_pieces_of_a_long_line_have_the_tokens_of_the_whole(special):
+    line = " ".join(["word", "a", "three"] * 20_000)
+    assert "".join(pieces(line)) == line
+    assert max(map(len, pieces(line))) <= 20_000
+    assert len(list(pieces("x" * 50_001))) == 3
+    found = Packer(Counting(), 50, special).tokenise({"text": [line, "a bb"]})["input_ids"]
+    for text, ids in zip((line, "a bb"), found, strict=True):
+        assert ids == Words()(text, add_special_tokens=special == "text")["input_ids"]
 
 
 def test_batches_are_padded_and_masked():

@@ -119,8 +119,14 @@ def test_positions_that_begin_after_the_padding_token_still_hold_the_whole_seque
         model(input_ids=torch.full((1, 17), 9))
 
 
-def test_a_causal_task_makes_an_encoder_look_back_only():
-    model = build_model(recipe("causal"), vocabulary=64).eval()
+def test_an_encoder_is_trained_causally_only_when_it_is_said_to_look_back():
+    with pytest.raises(
+        qf.QuietformerError, match=r"task 'causal' needs a decoder, and this bert model looks ahead; .*is_decoder"
+    ):
+        build_model(recipe("causal"), vocabulary=64)
+    with pytest.raises(qf.QuietformerError, match="looks ahead"):
+        build_model(recipe("causal", config={}, model={"pretrained": "minilm"}), vocabulary=64)
+    model = build_model(recipe("causal", config=BERT | {"is_decoder": True}), vocabulary=64).eval()
     tokens = torch.arange(16)[None]
     changed = tokens.clone()
     changed[0, -1] = 50
@@ -141,6 +147,10 @@ def test_a_causal_task_makes_an_encoder_look_back_only():
         ("masked", {"config": {"num_hidden_layers": 3}, "model": {"pretrained": "minilm"}}, "no place for, .*layer.3"),
         ("masked", {"config": {"hidden_size": 192}, "model": {"pretrained": "minilm"}}, "lacks .* first 'bert.embeddings"),
         ("masked", {"config": {"model_type": "opt"}, "model": {"pretrained": "minilm"}}, "minilm is a 'bert'"),
+        ("masked", {"config": BERT | {"num_hidden_layers": 10**8}}, "num_hidden_layers must lie between -1 and 4096"),
+        ("masked", {"config": BERT | {"hidden_size": 2**70}}, "hidden_size must lie between"),
+        ("masked", {"config": BERT | {"hidden_size": 10**8}}, "model take .*B and the machine has .* of memory"),
+        ("masked", {"config": BERT | {"intermediate_size": 0}}, "would be empty"),
         ("masked", {"config": {}, "model": {"pretrained": "./nowhere"}}, "./nowhere is not a model folder"),
     ],
 )  # fmt: skip

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.results.train import TrainReport
+from quietformer.training.checkpoint_checks import usable_checkpoint
 from quietformer.training.checkpoints import STAGING, last_checkpoint, whole_checkpoints
 from quietformer.training.interrupt import StoppedError
 from quietformer.training.run import train
@@ -99,15 +105,85 @@ def test_half_a_checkpoint_is_not_taken_for_one(half_done):
     assert same_weights(part, whole)
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_still_works(half_done):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(half_done):
     recipe, part, whole = half_done
     file = part / "checkpoints" / "checkpoint-8" / "optimizer.safetensors"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"checkpoint-8/optimizer\.safetensors is damaged"):
-        train(recipe, part)
-    (part / "checkpoints" / "checkpoint-8").rename(part / "put-aside")
-    train(recipe, part)
+    told = Remembered()
+    train(recipe, part, told)
+    assert any(
+        "optimizer.safetensors is not as it was written" in line and "checkpoint-4" in line for line in told.said
+    )
     assert same_weights(part, whole)
+    assert not list((part / "checkpoints").glob("*.damaged"))
+
+
+def cut_short(folder):
+    """A whole file whose tensors are shorter than the model's: fused kernels would read past their end."""
+    states = load_file(folder / "optimizer.safetensors")
+    with safe_open(folder / "optimizer.safetensors", framework="pt") as file:
+        kept = file.metadata()
+    short = {name: tensor[:1].clone() if tensor.dim() else tensor for name, tensor in states.items()}
+    save_file(short, folder / "optimizer.safetensors", metadata=kept)
+
+
+def endless(folder):
+    states = load_file(folder / "optimizer.safetensors")
+    with safe_open(folder / "optimizer.safetensors", framework="pt") as file:
+        kept = file.metadata()
+    states["1"] = torch.full_like(states["1"], torch.inf)
+    save_file(states, folder / "optimizer.safetensors", metadata=kept)
+
+
+def other_step(folder):
+    path = folder / "trainer_state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"global_step": 7}))
+
+
+def other_schedule(folder):
+    shutil.copy(folder.with_name("checkpoint-4") / "scheduler.safetensors", folder)
+
+
+def no_random_states(folder):
+    (folder / "random-0.safetensors").unlink()
+
+
+def no_history(folder):
+    path = folder / "trainer_state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"log_history": {"loss": "x"}}))
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "of an earlier release"])
+def test_every_damage_to_a_checkpoint_is_found_before_a_step_is_taken(half_done, tmp_path, listed):
+    """Of a checkpoint without a list of its files what is found depends on what its states must look like."""
+    recipe, part, _ = half_done
+    for damage in (cut_short, endless, other_step, other_schedule, no_random_states, no_history):
+        run = shutil.copytree(part, tmp_path / damage.__name__)
+        folder = run / "checkpoints" / "checkpoint-8"
+        damage(folder)
+        if not listed:
+            (folder / "files.json").unlink()
+        told = Remembered()
+        try:
+            found = usable_checkpoint(run, told)
+            assert found.name == ("checkpoint-4" if told.said else "checkpoint-8")
+            assert told.said or not listed, damage
+            if not told.said:
+                with pytest.raises(CheckpointError, match=r"checkpoint-8.* is damaged"):
+                    train(recipe, run)
+        finally:
+            shutil.rmtree(run)
+
+
+def test_without_a_whole_checkpoint_nothing_is_begun_anew_in_silence(half_done):
+    recipe, part, _ = half_done
+    for checkpoint in whole_checkpoints(part):
+        (checkpoint / "config.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint-8 is damaged: config.json is missing; no checkpoint before it"
+    ):
+        train(recipe, part)
+    assert len(whole_checkpoints(part)) == 2
 
 
 def test_a_finished_run_of_the_first_release_is_finished(half_done):
@@ -127,6 +203,26 @@ def test_two_processes_do_not_train_in_one_folder(half_done):
     recipe, part, _ = half_done
     with only_writer(part), pytest.raises(QuietformerError, match="another process is training in"):
         train(recipe, part)
+
+
+def test_who_has_waited_for_another_process_looks_whether_it_has_finished(half_done):
+    recipe, part, whole = half_done
+    writing = threading.Event()
+
+    def other():
+        with only_writer(part):
+            writing.set()
+            time.sleep(1)
+            shutil.copytree(whole, part, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    writing.wait()
+    told = Remembered()
+    report = train(recipe, part, told)
+    thread.join()
+    assert any("finished by another process" in line for line in told.said)
+    assert report == TrainReport.read(whole / "figures.json")
 
 
 def test_data_that_has_changed_is_noticed(half_done, tmp_path):

@@ -35,6 +35,7 @@ from quietformer.architectures.layout import (
 from quietformer.architectures.layout import Headline as HeadlineSites
 from quietformer.config.recorded_changes import changes_of
 from quietformer.errors import QuietformerError
+from quietformer.models.check_folder import check_finite
 from quietformer.progress import SILENT, Progress
 from quietformer.results.data import DataInfo
 from quietformer.results.inspect import Headline, InspectReport, OutlierMetrics, Place, TensorMetrics
@@ -165,13 +166,6 @@ def inspect_model(
 
 def _sequences_in(batch: Batch) -> int:
     return len(next(iter(batch.values())))
-
-
-def check_finite(model: nn.Module) -> None:
-    """NaN in the weights makes every metric NaN; better to name the tensor."""
-    for name, parameter in model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise QuietformerError(f"{name} holds NaN or infinity; the checkpoint is broken")
 
 
 def _measured(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import traceback
 import warnings
+from pathlib import Path
 from typing import TextIO
 
 import typer
 
 from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
 from quietformer.cli.options import expanded
-from quietformer.errors import QualityError, QuietformerError, QuietformerWarning
+from quietformer.errors import QualityError, QuietformerError, QuietformerWarning, in_one_line
+from quietformer.files import free_in_words
 
 app = typer.Typer(
     name="quietformer",
@@ -44,8 +48,16 @@ app.command("recipes")(expanded(recipes.recipes))
 app.command("paper")(expanded(paper.paper))
 
 
+DEBUG = "--debug"
+
+
 @app.callback(invoke_without_command=True)
-def _options(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+    debug: bool = typer.Option(
+        False, DEBUG, help="Show where an error comes from; may stand anywhere."
+    ),  # taken by `main`
+) -> None:
     if version:
         from quietformer import __version__
 
@@ -55,21 +67,19 @@ def _options(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """Entry point of the `quietformer` script."""
-    if len(sys.argv) == 1:
-        sys.argv.append("--help")
+    debug = DEBUG in sys.argv[1:]
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG] or ["--help"]
     warnings.showwarning = _note
     try:
         code = app(standalone_mode=False)
+    except (SystemExit, KeyboardInterrupt):
+        raise
     except typer.Abort:
         sys.exit(130)
-    except typer.TyperException as error:
-        _fail(error.format_message() if hasattr(error, "format_message") else str(error))
-    except QualityError as error:
-        _fail(str(error), code=3)
-    except QuietformerError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except BaseException as error:  # damage that nothing else has recognised, and panics of the tokenizers library
+        if debug:
+            traceback.print_exc()
+        _fail(_message(error), code=3 if isinstance(error, QualityError) else 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -88,8 +98,32 @@ def _note(
         print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr, end="")
 
 
+def _message(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, typer.TyperException):
+        return error.format_message() if hasattr(error, "format_message") else str(error)
+    if isinstance(error, QuietformerError):
+        return str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "not enough memory; a smaller model, batch or length needs less"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = Path(error.filename or ".")
+        return f"{place}: {error.strerror} ({free_in_words(place)}); make room and run the same command again"
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    what = f"{type(error).__name__}: {in_one_line(error, 200)}"
+    if isinstance(error, RecursionError):
+        return f"an input is nested too deeply ({what}); {DEBUG} shows where it is read"
+    if isinstance(error, OverflowError):
+        return f"an input holds a number that is too large ({what}); {DEBUG} shows where it is read"
+    return f"unexpected {what}; an input may be damaged, and {DEBUG} shows where it is read"
+
+
 def _fail(message: str, code: int = 2) -> None:
-    print(f"quietformer: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    # A file's name or content is repeated here; a terminal is not to obey it.
+    shown = "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in line)
+    print(f"quietformer: {shown}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -116,7 +116,7 @@ class TokenizerRecipe(Spec):
 
     title: ClassVar[str] = "tokenizer"
     pretrained: str = Field(default="", description="a folder or a hub id; the pretrained model's own by default")
-    vocabulary: int = Field(default=2048, ge=300, description="tokens of a BPE trained on the spot")
+    vocabulary: int = Field(default=2048, ge=300, le=1_000_000, description="tokens of a BPE trained on the spot")
     characters: int = Field(default=3_000_000, ge=1000, description="so much text it is trained on")
 
 
@@ -129,7 +129,7 @@ class DataRecipe(Spec):
     hold_out: int = Field(default=256, ge=1, description="sequences or images held out where no validation is given")
     validation_limit: int = Field(default=0, ge=0, description="use at most so many for validation; 0: all")
     limit: int = Field(default=0, ge=0, description="use at most so many texts, pairs or images; 0: all")
-    length: int = Field(default=128, ge=4, description="tokens of a sequence")
+    length: int = Field(default=128, ge=4, le=1_000_000, description="tokens of a sequence")
     special_tokens: Literal["sequence", "text"] = Field(
         default="sequence", description="around every sequence, or around every text before they are joined"
     )
@@ -139,8 +139,8 @@ class DataRecipe(Spec):
     )
     masked: float = Field(default=0.15, gt=0, lt=1, description="share of tokens a masked model is asked for")
     streaming: bool = Field(default=False, description="read as it goes, for data larger than the disk")
-    shuffle_buffer: int = Field(default=10_000, ge=1, description="texts to choose from when streaming")
-    processes: int = Field(default=1, ge=1, description="processes that tokenise")
+    shuffle_buffer: int = Field(default=10_000, ge=1, le=10_000_000, description="texts to choose from when streaming")
+    processes: int = Field(default=1, ge=1, le=1024, description="processes that tokenise")
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> DataRecipe:
@@ -224,8 +224,8 @@ class TrainingRecipe(Spec):
 
     title: ClassVar[str] = "training"
     steps: int = Field(default=0, ge=0, description="optimizer steps")
-    epochs: float = Field(default=0.0, ge=0, description="instead of steps")
-    batch_size: int = Field(default=16, ge=1, description="sequences or images a step, over all devices")
+    epochs: float = Field(default=0.0, ge=0, le=1_000_000, description="instead of steps")
+    batch_size: int = Field(default=16, ge=1, le=1_000_000, description="sequences or images a step, over all devices")
     micro_batch: int = Field(default=0, ge=0, description="at most so many at once on a device; 0: all of its share")
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     gradient_checkpointing: bool = False
@@ -233,7 +233,7 @@ class TrainingRecipe(Spec):
     log_every: int = Field(default=50, ge=1)
     evaluate_every: int = Field(default=500, ge=0, description="0: at the end alone")
     save_every: int = Field(default=500, ge=0, description="0: at the end alone")
-    keep: int = Field(default=2, ge=1, description="checkpoints kept")
+    keep: int = Field(default=2, ge=1, le=1000, description="checkpoints kept")
     outliers_every: int = Field(default=100, ge=0, description="0: outliers are not watched")
     explosion: float = Field(default=3.0, gt=0, description="stop when the smoothed loss is so far above its best")
     patience: int = Field(

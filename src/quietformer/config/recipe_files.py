@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from quietformer.config.recipe import Recipe, is_path
 from quietformer.config.recipe_upgrades import upgraded, upgraded_key
 from quietformer.config.spec_base import JsonObject, nearest
 from quietformer.errors import SpecError, in_one_line
-from quietformer.files import write_text
+from quietformer.files import check_regular, write_text
 
 BUILT_IN = Path(__file__).parent.parent / "recipes"
 
@@ -25,6 +26,9 @@ UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, TypeError
 
 SHOWN = 80
 """Characters of a value that an error repeats."""
+
+DEEPEST, MOST_VALUES = 30, 100_000
+"""Levels of a file, and values in it once its aliases are written out."""
 
 EXCLUSIVE = (
     ("training", "steps", "epochs", 0),
@@ -52,6 +56,22 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Quotes text that `_Loader` would read as a number."""
 
 
+INTEGER, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+# YAML 1.1 reads 1:30 as ninety and 017 as fifteen: here such things are text, which a number's field refuses.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag not in (INTEGER, FLOAT)]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(INTEGER, re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    FLOAT,
+    re.compile(
+        r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+
 for _side in (_Loader, _Dumper):
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
@@ -60,11 +80,42 @@ for _side in (_Loader, _Dumper):
 
 def _from_yaml(text: str) -> Any:
     """Numbers, text, lists and mappings; a tag that would build anything else is an error of the SafeLoader."""
+    _check_depth(text)
     loader = _Loader(text)
     try:
-        return loader.get_single_data()
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _weigh(node, {}, set())
+        return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def _check_depth(text: str) -> None:
+    """By its events, of which none holds another: everything else that reads YAML calls itself for each level."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"it is nested deeper than {DEEPEST} levels")
+
+
+def _weigh(node: yaml.Node, known: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
+    """Values and levels a node stands for, aliases written out: a few lines of them stand for more than any memory holds."""
+    if id(node) in above:
+        raise yaml.YAMLError("an alias stands for something that it is part of")
+    if id(node) not in known:
+        within = above | {id(node)}
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        below = [] if isinstance(node, yaml.ScalarNode) else [_weigh(part, known, within) for part in parts]
+        values, levels = 1 + sum(count for count, _ in below), 1 + max((depth for _, depth in below), default=0)
+        if values > MOST_VALUES or levels > DEEPEST:
+            raise yaml.YAMLError(
+                f"aliases written out, it holds more than {MOST_VALUES} values or is nested deeper than {DEEPEST} levels"
+            )
+        known[id(node)] = values, levels
+    return known[id(node)]
 
 
 def built_in_recipes() -> list[str]:
@@ -144,7 +195,7 @@ def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
+    if Path(os.path.realpath(path)) in seen:
         raise SpecError(f"{path} extends itself, by way of {seen[-1].name}")
     fields = upgraded(parse_yaml(path))
     base = fields.pop("extends", None)
@@ -153,11 +204,14 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str):
         raise SpecError(f"{path}: extends names one recipe, got {base!r}")
     beside = path.parent / base
-    below = _read(beside if is_path(base) and beside.is_file() else find_recipe(base), (*seen, path.resolve()))
+    below = _read(
+        beside if is_path(base) and beside.is_file() else find_recipe(base), (*seen, Path(os.path.realpath(path)))
+    )
     return _merged(below, fields)
 
 
 def parse_yaml(path: Path) -> JsonObject:
+    check_regular(path, SpecError)
     try:
         content = _from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from quietformer.errors import SpecError
 
@@ -15,6 +15,9 @@ JsonObject = dict[str, JsonValue]
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """A random seed; what NumPy takes, which is less than torch does."""
+
+MOST = 10**9
+"""Whole numbers of a spec that has no limit of its own."""
 
 LISTED = 24
 """So many choices are named where none is near; more would not be read."""
@@ -27,6 +30,16 @@ class Spec(BaseModel):
     kind: ClassVar[str] = ""
     title: ClassVar[str] = ""
     """What an error calls a spec that has no kind; the class's name by default."""
+
+    @model_validator(mode="after")
+    def _sane_numbers(self) -> Self:
+        """No count of anything is larger, and what follows from one is to fit into memory and into 64 bits."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            own = any(hasattr(item, "le") or hasattr(item, "lt") for item in field.metadata)
+            if isinstance(value, int) and not own and abs(value) > MOST:
+                raise ValueError(f"{name} must be <= {MOST}, got {_short(value)}")
+        return self
 
     def __init__(self, /, *values: Any, **fields: Any) -> None:
         if values:
@@ -58,7 +71,7 @@ def nested(cls: type[S], value: Any) -> S | None:
         return value
     if isinstance(value, Mapping):
         return cls(**{str(key): item for key, item in value.items()})
-    raise SpecError(f"{cls.__name__} must be a mapping, got {value!r}")
+    raise SpecError(f"{cls.__name__} must be a mapping, got {_short(value)}")
 
 
 def _plain(value: Any) -> Any:
@@ -67,6 +80,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value.to_dict() if isinstance(value, Spec) else value
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    """A value in an error, cut where nobody would read on."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes out
+        text = f"a number of {value.bit_length()} bits"
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -107,10 +129,12 @@ def _one_line(cls: type[Spec], error: ValidationError) -> str:
         return f"{name}: {field} is missing{_allowed(cls.model_fields[field].annotation)}"
     if first["type"] in _RELATIONS:
         sign, key = _RELATIONS[first["type"]]
-        return f"{name}: {field} must be {sign} {_number(first['ctx'][key])}, got {first['input']!r}"
+        return f"{name}: {field} must be {sign} {_number(first['ctx'][key])}, got {_short(first['input'])}"
     message = first["msg"].removeprefix("Value error, ")
     if isinstance(cause := first.get("ctx", {}).get("error"), SpecError) and (field or not cls.kind):
         return str(cause)  # a nested spec has already named itself
     return (
-        f"{name}: {field + ': ' if field else ''}{message}, got {first['input']!r}" if field else f"{name}: {message}"
+        f"{name}: {field + ': ' if field else ''}{message}, got {_short(first['input'])}"
+        if field
+        else f"{name}: {message}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ FEWEST, MOST = 2, 16
 """Bits that a tensor can be quantized to."""
 
 STUDIES = BUILT_IN.parent / "studies"
+
+MOST_RUNS = 2000
+"""Of a study; each is a training run."""
 
 NAME_LENGTH = 80
 
@@ -67,9 +71,9 @@ class Measures(Spec):
         default=("w8a8",), min_length=1, description="bit widths to quantize to, e.g. [w8a8, w6a6, w4a8]"
     )
     calibrations: int = Field(
-        default=3, ge=1, description="how often each model is calibrated, on other examples each time"
+        default=3, ge=1, le=1000, description="how often each model is calibrated, on other examples each time"
     )
-    sequences: int = Field(default=256, ge=2, description="validation sequences or images to evaluate on")
+    sequences: int = Field(default=256, ge=2, le=1_000_000, description="validation sequences or images to evaluate on")
     real: bool = Field(default=False, description="also export real INT8 and evaluate it in ONNX Runtime")
     pages: bool = Field(default=False, description="also write the page of `inspect` for every run")
 
@@ -148,6 +152,8 @@ class Study(Spec):
 
     def trials(self) -> list[Trial]:
         """Every point with every seed; a mistake in any of them is an error before the first run starts."""
+        if (runs := math.prod(map(len, self.trained.values())) * len(self.seeds)) > MOST_RUNS:
+            raise SpecError(f"the grid and its seeds make {runs} runs; a study has at most {MOST_RUNS}, so split it up")
         for variant in self.variants:
             if variant not in self.grid.get(VARIANT, ()):
                 self._recipe({VARIANT: variant}, self.seeds[0])  # saved with the others, so it must be valid
@@ -161,9 +167,10 @@ class Study(Spec):
             Trial(trial_name(at, seed, alone=names[trial_name(at, seed)] == 1), at, seed, self._recipe(at, seed))
             for at, seed in points
         ]
-        for place, one in enumerate(found):
+        known: dict[Any, Trial] = {}
+        for one in found:
             # 0 and 0.0 are the same value: counted as two runs they would claim a deviation of zero.
-            if same := next((other for other in found[:place] if _asked(other) == _asked(one)), None):
+            if (same := known.setdefault(_asked(one), one)) is not one:
                 raise SpecError(f"{same.name} and {one.name} are the same run; leave one out")
         return found
 
@@ -199,9 +206,15 @@ class Trial:
     recipe: Recipe
 
 
-def _asked(trial: Trial) -> Recipe:
-    """What is trained, whatever it is called."""
-    return trial.recipe.model_copy(update={"name": "", "paper": {}})
+def _asked(trial: Trial) -> Any:
+    """What is trained, whatever it is called, in a form that can be looked up."""
+    return _hashable(trial.recipe.model_copy(update={"name": "", "paper": {}}).to_dict())
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(item)) for key, item in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def trial_name(at: Mapping[str, object], seed: int, *, alone: bool = True) -> str:

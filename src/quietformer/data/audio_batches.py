@@ -17,9 +17,16 @@ from torch import Tensor
 
 from quietformer.architectures.forward import AUDIBLE, Batch
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import check_regular
 
 SECONDS = 10.0
 """The longest window for a model whose feature extractor names none."""
+
+RATES = (1000, 1_000_000)
+"""Samples a second that a recording can have."""
+
+ENDLESS = 2**31 - 2**16
+"""Bytes from which on a size in a header says only that nobody knew it."""
 
 SHORTEST = 0.1
 """Seconds: what is left of a recording after its last whole window is dropped if it is shorter."""
@@ -62,7 +69,13 @@ def audio_batches(windows: list[AudioWindow], extractor: Any, *, batch_size: int
     padding: dict[str, Any] = {} if own else {"padding": "max_length", "max_length": size}
     for start in range(0, len(windows), batch_size):
         given = [window.samples.numpy() for window in windows[start : start + batch_size]]
-        made = extractor(given, sampling_rate=extractor.sampling_rate, return_tensors="pt", **padding)
+        try:
+            made = extractor(given, sampling_rate=extractor.sampling_rate, return_tensors="pt", **padding)
+        except Exception as error:  # whatever a setting that makes no sense leads to
+            raise QuietformerError(
+                f"the model's feature extractor does not take a recording: {in_one_line(error, 200)}; "
+                "put preprocessor_config.json right"
+            ) from error
         audible = torch.tensor([len(samples) / size for samples in given])
         yield {name: tensor for name, tensor in made.items() if isinstance(tensor, Tensor)} | {AUDIBLE: audible}
 
@@ -78,11 +91,19 @@ def audio_paths(folder: Path) -> list[Path]:
 
 def read_wav(path: Path) -> tuple[Tensor, int]:
     """The mean of the channels in [-1, 1], and samples per second."""
+    check_regular(path)
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            data = file.readframes(file.getnframes())
-    except (OSError, EOFError, wave.Error) as error:
+            frames = file.getnframes()
+            data = file.readframes(frames)
+        if not RATES[0] <= rate <= RATES[1] or width not in (1, 2, 3, 4):
+            raise ValueError(f"{rate} samples a second of {width} bytes")
+        # A recorder that was cut off leaves a size that means "to the end".
+        if len(data) != frames * width * channels and frames * width * channels < ENDLESS:
+            raise ValueError(f"{frames} samples announced, {len(data) // (width * channels)} there: it is cut short")
+        data = data[: len(data) // (width * channels) * width * channels]
+    except (OSError, EOFError, ValueError, OverflowError, wave.Error) as error:
         raise QuietformerError(
             f"{path} cannot be read as a wav file: {in_one_line(error)}; "
             "convert it, e.g. ffmpeg -i speech.wav -c:a pcm_s16le converted.wav"
@@ -134,6 +155,7 @@ def _words_of(line: str, name: str) -> str | None:
 
 
 def _read(path: Path) -> str:
+    check_regular(path)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

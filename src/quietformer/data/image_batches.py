@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import check_regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -94,12 +95,25 @@ def _as_tensor(image: Image.Image) -> Tensor:
 
 def processed(images: Iterable[Image.Image], processor: Any) -> Tensor:
     """What a model's own image processor makes of each image."""
-    made = [torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0] for image in images]
+    made = [_prepared(image, processor) for image in images]
     if len(shapes := {tuple(pixels.shape) for pixels in made}) > 1:
         raise QuietformerError(
             f"the model's image processor gives images of {len(shapes)} sizes, first {sorted(shapes)[0]}; give images of one size"
         )
     return torch.stack(made)
+
+
+def _prepared(image: Image.Image, processor: Any) -> Tensor:
+    try:
+        pixels = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0].float()
+    except Exception as error:  # whatever a setting that makes no sense leads to
+        raise QuietformerError(
+            f"the model's image processor does not take an image of {image.width} x {image.height}: {in_one_line(error, 200)}; "
+            "put preprocessor_config.json right"
+        ) from error
+    if not pixels.numel() or not bool(pixels.isfinite().all()):
+        raise QuietformerError("the model's image processor gives no usable pixels; put preprocessor_config.json right")
+    return pixels
 
 
 def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Image.Image:
@@ -108,12 +122,14 @@ def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Im
         from PIL import Image
     except ImportError:
         raise QuietformerError("images are read with pillow; pip install quietformer[vision]") from None
+    if isinstance(source, Path):
+        check_regular(source)
     try:
         with Image.open(source) as image:
             return image.convert("L" if channels == 1 else "RGB")
-    # An image that makes memory run out on purpose counts as damaged too.
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise QuietformerError(f"{name or source} does not decode as an image: {error}") from None
+    # Whatever a damaged image makes of a decoder; one that makes memory run out on purpose counts as damaged too.
+    except Exception as error:
+        raise QuietformerError(f"{name or source} does not decode as an image: {in_one_line(error)}") from None
 
 
 def digit_images(*, count: int, size: int, channels: int, processor: Any = None) -> tuple[Tensor, Tensor]:

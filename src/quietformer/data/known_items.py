@@ -8,7 +8,7 @@ from typing import Any
 
 from quietformer.architectures.forward import Batch
 from quietformer.data.passages import SENTENCE_END
-from quietformer.data.text_batches import text_batches
+from quietformer.data.text_batches import pieces, text_batches
 from quietformer.data.tokenizers import padding_of
 
 FEWEST = 20
@@ -61,4 +61,5 @@ def known_item_batches(
 
 
 def _tokens(text: str, tokenizer: Any, length: int) -> list[int]:
+    text = next(pieces(text))  # of a line of many megabytes the rest is cut off anyway
     return list(tokenizer(text, truncation=True, max_length=length, verbose=False)["input_ids"])

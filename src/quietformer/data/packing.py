@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quietformer.config.recipe import DataRecipe
-from quietformer.data.text_batches import special_tokens
+from quietformer.data.text_batches import PIECE, pieces, special_tokens
 from quietformer.errors import QuietformerError
 
 if TYPE_CHECKING:
@@ -72,18 +72,26 @@ class Packer:
     def tokenizer_fingerprint(self) -> str:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         whole = backend.to_str() if backend is not None else json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
-        return fingerprint(whole, self.by_text)
+        return fingerprint(whole, self.by_text, PIECE)
 
     def tokenise(self, batch: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
         """The tokens of each text; none of what is no text."""
         ids: list[list[int]] = [[] for _ in batch["text"]]
         real = [place for place, text in enumerate(batch["text"]) if isinstance(text, str) and text.strip()]
         if real:
-            texts = [batch["text"][place] for place in real]
-            found = self.tokenizer(texts, add_special_tokens=self.by_text, verbose=False)["input_ids"]
-            for place, tokens in zip(real, found, strict=True):
+            short = [place for place in real if len(batch["text"][place]) <= PIECE]
+            texts = [batch["text"][place] for place in short]
+            found = self.tokenizer(texts, add_special_tokens=self.by_text, verbose=False)["input_ids"] if short else []
+            for place, tokens in zip(short, found, strict=True):
                 ids[place] = tokens
+            for place in set(real) - set(short):
+                ids[place] = self._in_pieces(batch["text"][place])
         return {"input_ids": ids}
+
+    def _in_pieces(self, text: str) -> list[int]:
+        before, after = special_tokens(self.tokenizer) if self.by_text else ([], [])
+        found = self.tokenizer(list(pieces(text)), add_special_tokens=False, verbose=False)["input_ids"]
+        return [*before, *(token for tokens in found for token in tokens), *after]
 
     def pack(self, table: Any) -> Any:
         """The same tokens joined and cut, as Arrow has them: no list of Python's is made."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.models.check_folder import check_files
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 
@@ -18,7 +19,9 @@ def image_processor_of(source: str) -> Any:
         return None
     try:  # the backend that needs no torchvision
         loader: Any = transformers.AutoImageProcessor
-        return loader.from_pretrained(place, backend="pil", local_files_only=Path(place).is_dir())
+        return loader.from_pretrained(place, backend="pil", **_safely(place))
+    except QuietformerError:
+        raise
     except Exception as error:  # whatever a damaged file, or one that needs more, makes transformers stumble over
         if not Path(place).is_dir() and isinstance(error, OSError):
             return None
@@ -37,11 +40,18 @@ def feature_extractor_of(source: str) -> Any:
         if not place:
             raise OSError("there is no preprocessor_config.json")
         loader: Any = transformers.AutoFeatureExtractor
-        return loader.from_pretrained(place, local_files_only=Path(place).is_dir())
+        return loader.from_pretrained(place, **_safely(place))
     except Exception as error:  # as above
         raise QuietformerError(
             f"{source} has no feature extractor that loads: {in_one_line(error, 200)}; save the model's own into the folder"
         ) from error
+
+
+def _safely(place: str) -> dict[str, bool]:
+    """Nothing remote for a folder, no code that comes with the model, and no pipe that is read for ever."""
+    if here := Path(place).is_dir():
+        check_files(Path(place))
+    return {"local_files_only": here, "trust_remote_code": False}
 
 
 def _with_processor(source: str) -> str:

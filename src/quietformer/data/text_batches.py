@@ -11,10 +11,15 @@ import torch
 
 from quietformer.architectures.forward import Batch
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import check_regular
+
+PIECE = 20_000
+"""Characters that are tokenised at once."""
 
 
 def read_texts(path: Path) -> list[str]:
     """The non-empty lines of a text file."""
+    check_regular(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -56,11 +61,11 @@ def token_sequences(
     wanted = count if seed is None else 4 * count
     running: list[int] = []
     windows: list[list[int]] = []
-    for text in texts:
-        running += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        while len(running) >= room and len(windows) < wanted:
-            windows.append(running[:room])
-            running = running[room:]
+    for piece in (piece for text in texts for piece in pieces(text)):
+        running += tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+        whole = min(len(running) // room, wanted - len(windows))
+        windows += [running[start : start + room] for start in range(0, whole * room, room)]
+        del running[: whole * room]
         if len(windows) >= wanted:
             break
     if not windows and running:
@@ -70,6 +75,21 @@ def token_sequences(
     if seed is not None:
         random.Random(seed).shuffle(windows)  # noqa: S311 - a choice of passages, not a secret
     return [[*before, *window, *after] for window in windows[:count]]
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text in pieces that a tokenizer takes at once, cut before white space where there is some.
+
+    Of a line of many megabytes no more is tokenised than needed, and the cost of a tokenizer grows faster than its text.
+    """
+    start = 0
+    while len(text) - start > PIECE:
+        end = start + PIECE
+        cut = max(text.rfind(" ", start + PIECE // 2, end), text.rfind("\t", start + PIECE // 2, end))
+        end = end if cut < 0 else cut
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from quietformer.config.recipe import DataRecipe, Source
 from quietformer.data.builtin_text import PACKAGES, builtin_paragraphs
 from quietformer.errors import QuietformerError, in_one_line, root_of
+from quietformer.files import check_regular
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -85,6 +86,8 @@ def data_files(path: str) -> list[str]:
         raise QuietformerError(f"{found[0]} is of no kind that is read here ({', '.join(READERS)})")
     if len(kinds) > 1:
         raise QuietformerError(f"{path} mixes {' and '.join(sorted(kinds))} files; name one kind, e.g. {path}/*.txt")
+    for file in found:
+        check_regular(file)
     full = [str(file) for file in found if file.stat().st_size]
     if not full:
         raise QuietformerError(f"{path} is empty; give a file with text in it")

@@ -27,6 +27,7 @@ def tokenizer_of(source: str) -> Any:
     """The tokenizer that came with the model."""
     from transformers import AutoTokenizer
 
+    from quietformer.models.check_folder import check_files
     from quietformer.models.open_any import alone, gguf_file, resolve
 
     if (file := gguf_file(source)) is not None:
@@ -36,23 +37,27 @@ def tokenizer_of(source: str) -> Any:
         except Exception as error:  # whatever a damaged file makes transformers stumble over
             raise QuietformerError(f"{source} has no tokenizer that loads: {in_one_line(error, 200)}") from None
     folder = Path(resolve(source))
+    here = folder.is_dir()
     # Without files transformers makes an empty tokenizer that knows no word, and says nothing.
-    there = [path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)] if folder.is_dir() else []
-    if folder.is_dir() and not there:
+    there = [path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)] if here else []
+    if here and not there:
         raise QuietformerError(f"{source} has no tokenizer; {REMEDY}")
+    if here:
+        check_files(folder)
+    found, why = None, ""
     try:
-        found = (
-            AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            if folder.is_dir()
-            else AutoTokenizer.from_pretrained(source)
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        found = None
+        # Code that comes with a tokenizer is refused at once; unasked, transformers would wait for an answer.
+        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=here, trust_remote_code=False)
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # panics of the tokenizers library are no Exception
+        why = f" ({in_one_line(error, 120)})"
     if [path.name for path in there] == [WORDS] and (found is None or not _knows(found, folder / WORDS)):
         found = _wordpiece(folder)
     if found is None:
-        missing = "" if folder.is_dir() else "is not a folder here, nor a hub id that can be reached, or "
-        raise QuietformerError(f"{source} {missing}has no tokenizer that loads; {REMEDY}")
+        missing = "" if here else "is not a folder here, nor a hub id that can be reached, or "
+        raise QuietformerError(f"{source} {missing}has no tokenizer that loads{why}; {REMEDY}")
+    _check_tokenizer(found, source)
     return found
 
 
@@ -78,6 +83,29 @@ def _listed(words: Path) -> list[str]:
         return words.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise QuietformerError(f"{words} cannot be read as text: {in_one_line(error, 200)}; {REMEDY}") from None
+
+
+PROBE = "A word, 2 words; été \u6f22 \U0001f600"
+"""Text that any tokenizer must have tokens for, if only unknown ones."""
+
+
+def _check_tokenizer(tokenizer: Any, source: str) -> None:
+    """What a damaged file makes of a text is found out once, here, and not in the middle of the work."""
+    try:
+        rows = [
+            row
+            for special in (True, False)
+            for row in tokenizer([PROBE, "word"], add_special_tokens=special, verbose=False)["input_ids"]
+        ]
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # panics of the tokenizers library are no Exception
+        raise QuietformerError(f"{source} has no tokenizer that works ({in_one_line(error, 120)}); {REMEDY}") from None
+    if not all(isinstance(token, int) and token >= 0 for row in rows for token in row):
+        raise QuietformerError(f"{source}: its tokenizer gives no token ids; {REMEDY}")
+    for name in ("pad_token_id", "mask_token_id"):
+        if not isinstance(getattr(tokenizer, name, None), int | None):
+            raise QuietformerError(f"{source}: its tokenizer has no usable {name}; {REMEDY}")
 
 
 SPECIAL = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from quietformer.config.recipe import DataRecipe, Recipe, Source
 from quietformer.data.collate import CausalBatch, Collate, ImageBatch, MaskedBatch, PairBatch, PassageBatch
@@ -159,7 +159,7 @@ def tokenizer_for(recipe: Recipe, run: Path, texts: Any) -> Any:
         trained = train_tokenizer(strings, vocabulary=words.vocabulary, characters=words.characters, task=recipe.task)
         with whole_folder(kept) as draft:
             trained.save_pretrained(draft)
-    return AutoTokenizer.from_pretrained(str(kept), local_files_only=True)
+    return tokenizer_of(str(kept))
 
 
 def _text_data(recipe: Recipe, run: Path) -> TrainingData:

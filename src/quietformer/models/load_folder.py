@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
-from quietformer.files import read_json
+from quietformer.files import clear_leftovers, read_json
+from quietformer.models.check_folder import check_finite, check_folder, shards_of
 from quietformer.models.folder_files import PLAIN
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.models.whole_model import NO_POOLER, lacks_pooler
@@ -31,7 +31,9 @@ from quietformer.quant.insertion import quantizers
 def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedModel:
     """The model of a folder written by `save`, or by `save_pretrained` of a changed model; in eval mode."""
     folder = Path(folder).expanduser()
+    clear_leftovers(folder)
     config = _read_config(folder)
+    check_folder(folder)
     section = config.get("quantization_config")
     if not isinstance(section, dict) or section.get("quant_method") != METHOD:
         raise CheckpointError(
@@ -61,6 +63,7 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
             )
     if waiting := [site for site, quantizer in quantizers(model).items() if not quantizer.calibrated]:
         raise CheckpointError(f"{folder}: {waiting[0]} has no usable scale in the weights; quantize the model again")
+    check_finite(model)
     return model
 
 
@@ -106,16 +109,8 @@ def _check_weight_files(folder: Path, name: Any) -> None:
         return _check_safetensors(path)
     if not index.is_file():
         raise CheckpointError(f"{path} is not there: the folder has lost its weights")
-    try:
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{index} is not a weight index: {in_one_line(error)}") from None
-    for shard in shards:
-        if not isinstance(shard, str) or Path(shard).name != shard:
-            raise CheckpointError(f"{index} names {shard!r}, which is not a file of the folder")
-        if not (folder / shard).is_file():
-            raise CheckpointError(f"{folder / shard}, named in {index.name}, is not there")
-        _check_safetensors(folder / shard)
+    for shard in shards_of(index):
+        _check_safetensors(shard)
 
 
 def _check_safetensors(path: Path) -> None:

@@ -27,6 +27,8 @@ from transformers import (
 
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import clear_leftovers
+from quietformer.models.check_folder import check_files, check_finite, check_folder, check_numbers
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.origin import transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
@@ -49,6 +51,10 @@ def open_model(
     if (file := gguf_file(source)) is not None:
         return _open_gguf(file)
     folder = Path(source)
+    if source:
+        clear_leftovers(folder)
+    if folder.is_dir():
+        check_files(folder)
     if folder.is_dir() and _is_ours(folder):
         return load(folder, trust_remote_code=trust_remote_code)
     if not source:
@@ -57,6 +63,8 @@ def open_model(
         raise QuietformerError(
             f"{source} is {'a file' if folder.exists() else 'not there'}; give a model folder, a .gguf file or a hub id"
         )
+    if folder.is_dir() and (folder / "config.json").exists():
+        check_folder(folder)
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
     in_pickles = only_pickled(folder)
     if in_pickles and not pickled:
@@ -67,7 +75,7 @@ def open_model(
     try:
         with silenced_transformers():
             config = AutoConfig.from_pretrained(source, **common)
-            return whole_model(
+            opened = whole_model(
                 _class_of(config) or AutoModel,
                 source,
                 config=config,
@@ -79,6 +87,10 @@ def open_model(
         raise
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
+    if folder.is_dir():
+        check_numbers(folder, opened)
+    check_finite(opened)
+    return opened
 
 
 def only_pickled(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from quietformer.attention.inject import attention_cores
 from quietformer.config.model_changes import ModelChanges
 from quietformer.config.recorded_changes import METHOD, changes_of
 from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
-from quietformer.files import whole_folder
+from quietformer.files import check_free, free_in_words, whole_folder
 from quietformer.models.apply_changes import _named_for
 from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
 from quietformer.models.origin import copy_sentence_files, origin_of
@@ -59,6 +59,8 @@ def write_folder(
     _check_ready(model)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file())):
         raise QuietformerError(f"{folder} exists and is not a model folder; choose another place")
+    weights = (model.state_dict() if state_dict is None else state_dict).values()
+    check_free(folder, sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values()), "the model")
     try:
         with whole_folder(folder, stale=STALE) as draft, silenced_transformers():
             gathered: dict[str, Any] = {} if state_dict is None else {"state_dict": state_dict}
@@ -70,7 +72,7 @@ def write_folder(
             if not plain and not (draft / "README.md").exists() and not (folder / "README.md").exists():
                 (draft / "README.md").write_text(_readme(changes_of(model)), encoding="utf-8")
     except SafetensorError as error:
-        raise QuietformerError(f"cannot write {folder}: {in_one_line(error)}") from error
+        raise QuietformerError(f"cannot write {folder}: {in_one_line(error)}; {free_in_words(folder)}") from error
 
 
 def _is_plain(model: PreTrainedModel) -> bool:

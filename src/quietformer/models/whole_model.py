@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoModel, PreTrainedModel
 
 from quietformer.errors import QuietformerError, QuietformerWarning
+from quietformer.models.check_folder import check_blocks
 
 POOLER, NO_POOLER = "pooler", {"add_pooling_layer": False}
 """Its module, and how a class is told to leave it out."""
@@ -46,6 +47,7 @@ def whole_model(
 
 def _loaded(model_class: Any, source: str, options: dict[str, Any]) -> tuple[PreTrainedModel, set[str]]:
     model, info = model_class.from_pretrained(source, output_loading_info=True, **options)
+    check_blocks(source, model, map(str, info["unexpected_keys"]))
     return model, set(map(str, info["missing_keys"]))
 
 

@@ -20,7 +20,7 @@ from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import place_, quantizers, remove_quantizers_, weight_of, write_sites_
 from quietformer.quant.placement import QuantPlan, make_plan
-from quietformer.quant.quantizer import Quantizer
+from quietformer.quant.quantizer import Quantizer, own_modes
 
 AGAIN = "export it as it is, start from the unquantized model, or remove the quantizers with quietformer.dequantize_"
 
@@ -82,10 +82,14 @@ def calibrate_(
         for site, quantizer in every.items()
         if not quantizer.grid.token and (weights or not _is_weight(site))
     }
+    if any(quantizer.estimator is not None for quantizer in placed.values()):
+        raise QuietformerError(
+            f"{type(model).__name__} is being calibrated by another thread; wait for it, or use a copy"
+        )
     modes = {site: quantizer.mode for site, quantizer in every.items()}
     before = {site: (q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
     try:
-        with in_eval_mode(model), torch.no_grad():
+        with in_eval_mode(model), torch.no_grad(), own_modes():
             _observe(model, quantized.spec, placed, batches, progress)
             ranges = {site: quantizer.found_range() for site, quantizer in placed.items()}
             for site, quantizer in placed.items():
@@ -152,14 +156,10 @@ def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -
 
 @contextlib.contextmanager
 def full_precision(model: nn.Module) -> Iterator[None]:
-    """Run the model in full precision inside the context: its quantizers pass tensors unchanged."""
-    before = {site: quantizer.mode for site, quantizer in quantizers(model).items()}
-    set_mode_(model, "pass")
-    try:
+    """Run the model in full precision inside the context: its quantizers pass tensors unchanged, in this thread."""
+    with own_modes():
+        set_mode_(model, "pass")
         yield
-    finally:
-        for site, quantizer in quantizers(model).items():
-            quantizer.mode = before[site]
 
 
 def _is_weight(site: str) -> bool:

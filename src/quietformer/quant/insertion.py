@@ -53,10 +53,11 @@ class Seat:
 
     def __init__(self) -> None:
         self.quantizers: dict[str, Quantizer] = {}
+        self.users: set[int] = set()  # threads that run the module
         self.cached: tuple[object, Tensor] | None = None  # the quantized weight, and a key of what it was computed from
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"quantizers": self.quantizers, "cached": None}  # a copy computes its own
+        return {"quantizers": self.quantizers, "users": set(), "cached": None}  # a copy computes its own
 
     @property
     def has_functions(self) -> bool:
@@ -205,19 +206,51 @@ def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     _scopes.enter(module, sys._getframe(1), functions=seat.has_functions)
     if "weight" in seat.quantizers:
         # While the module runs, an instance attribute hides the parameter of the same name; nothing is copied or renamed.
-        module.__dict__["weight"] = _weight_on_grid(module, seat)
+        _cover(module, seat)
     if "input" in seat.quantizers and args:
         return (seat.quantizers["input"](args[0]), *args[1:]), kwargs
     return None
 
 
 def _after(module: nn.Module, args: Any, output: Any) -> Any:
-    module.__dict__.pop("weight", None)
+    _uncover(module)
     _scopes.leave(module)
     seat = _seat(module)
     assert seat is not None
     quantizer = seat.quantizers.get("output")
     return quantizer(output) if quantizer is not None and isinstance(output, Tensor) else None
+
+
+def _cover(module: nn.Module, seat: Seat) -> None:
+    """The quantized weight over the parameter, for as long as a thread runs the module.
+
+    Threads that quantize it alike share it. One that does not, e.g. since it measures in full precision, waits for the others.
+    """
+    if torch.compiler.is_compiling():
+        module.__dict__["weight"] = _weight_on_grid(module, seat)
+        return
+    me = threading.get_ident()
+    with _left:
+        weight = _weight_on_grid(module, seat)
+        if not _left.wait_for(lambda: seat.users <= {me} or module.__dict__.get("weight") is weight, PATIENCE):
+            raise QuietformerError(
+                f"another thread has run a {type(module).__name__} of this model for {PATIENCE:.0f} s; use a copy"
+            )
+        seat.users.add(me)
+        module.__dict__["weight"] = weight
+
+
+def _uncover(module: nn.Module) -> None:
+    """The parameter in its place again, unless another thread is still running the module."""
+    seat = _seat(module)
+    if seat is None or torch.compiler.is_compiling():
+        module.__dict__.pop("weight", None)
+        return
+    with _left:
+        seat.users.discard(threading.get_ident())
+        if not seat.users:
+            module.__dict__.pop("weight", None)
+        _left.notify_all()
 
 
 def _hide_(child: nn.Module) -> None:
@@ -303,11 +336,17 @@ class _Scopes(threading.local):
             frame = frame.f_back
         if frame is None:
             for scope in self.running:
-                scope.module.__dict__.pop("weight", None)
+                _uncover(scope.module)
             self.running.clear()
 
 
 _scopes = _Scopes()
+
+_left = threading.Condition()
+"""Held while a quantized weight is put over a parameter; told when a thread has left a module."""
+
+PATIENCE = 60.0
+"""Seconds that a thread waits for one that runs the same module otherwise."""
 
 
 class _QuantizeFunctions(TorchFunctionMode):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +24,29 @@ marking: ContextVar[bool] = ContextVar("marking", default=False)
 """True while our own exporter traces: quantizers then leave marks in the graph instead of computing."""
 
 _CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]|token))?")
+
+
+Mode = Literal["quantize", "observe", "pass"]
+
+
+class _OwnModes(threading.local):
+    """The modes that quantizers have in this thread alone."""
+
+    modes: dict[Quantizer, Mode] | None = None
+
+
+_own = _OwnModes()
+
+
+@contextlib.contextmanager
+def own_modes() -> Iterator[None]:
+    """Modes that are set inside hold for this thread, and until the end of the context."""
+    before = _own.modes
+    _own.modes = dict(before or {})
+    try:
+        yield
+    finally:
+        _own.modes = before
 
 
 @dataclass(frozen=True)
@@ -55,7 +81,7 @@ class Quantizer(Tap):
         super().__init__()
         self.site = site
         self.grid = grid
-        self.mode: Literal["quantize", "observe", "pass"] = "quantize"
+        self._mode: Mode = "quantize"
         self.estimator: RangeEstimator | None = None
         if grid.token:
             return  # nothing to calibrate, and nothing to store
@@ -64,6 +90,20 @@ class Quantizer(Tap):
         # floating-point tensor, must not change the grid.
         self.register_buffer("scale_pattern", torch.zeros(shape, dtype=torch.int32))
         self.register_buffer("zero_point", torch.zeros(shape, dtype=torch.int32))
+
+    @property
+    def mode(self) -> Mode:
+        """What it does to tensors; inside `own_modes` a thread has its own answer, and others are not affected."""
+        if torch.compiler.is_compiling() or _own.modes is None:
+            return self._mode
+        return _own.modes.get(self, self._mode)
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        if _own.modes is None:
+            self._mode = mode
+        else:
+            _own.modes[self] = mode
 
     @property
     def scale(self) -> Tensor:

@@ -47,9 +47,9 @@ def run_study(
     """
     out = study_folder(study, options)
     tasks = _tasks(study, out, options)
-    found = {task.trial.name: known for task in tasks if (known := _known(task, options.retry)) is not None}
-    left = [task for task in tasks if task.trial.name not in found]
+    left = _left(tasks, options.retry)[0]
     with _cluster(options.ray if left else "", study.threads) as cluster, only_writer(out):
+        left, found = _left(tasks, options.retry)  # another process may have carried some out until now
         mark = _mark(out)
         left = [replace(task, mark=mark) for task in left]
         write_text(out / DESIGN, yaml.safe_dump(study.to_dict(), sort_keys=False, allow_unicode=True))
@@ -70,6 +70,12 @@ def run_study(
         report.save(out / REPORT)
     _write(report, out, progress)
     return report
+
+
+def _left(tasks: list[Task], retry: bool) -> tuple[list[Task], dict[str, TrialReport]]:
+    """Runs that are not finished, and the reports of those that are."""
+    found = {task.trial.name: known for task in tasks if (known := _known(task, retry)) is not None}
+    return [task for task in tasks if task.trial.name not in found], found
 
 
 def _tasks(study: Study, out: Path, options: StudyOptions) -> list[Task]:

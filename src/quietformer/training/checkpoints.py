@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from quietformer.files import sync
+
 FOLDER = "checkpoints"
 """Of a run folder: holds `checkpoint-STEP` for each step, whole ones only."""
 
 STAGING, TRASH = ".staging", ".trash"
+
+DAMAGED = ".damaged"
+"""The end of the name of a checkpoint that was put aside."""
+
+FILES = "files.json"
+"""Of a checkpoint: its files and their digests."""
 
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 
@@ -21,7 +31,11 @@ def whole_checkpoints(run: Path) -> list[Path]:
     place = run / FOLDER
     if not place.is_dir():
         return []
-    found = [(int(match[1]), path) for path in place.iterdir() if (match := _NAME.match(path.name)) and path.is_dir()]
+    found = [
+        (int(match[1]), path)
+        for path in place.iterdir()
+        if (match := _NAME.match(path.name)) and path.is_dir() and not path.is_symlink()
+    ]
     return [path for _, path in sorted(found)]
 
 
@@ -30,23 +44,44 @@ def last_checkpoint(run: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def clear_leftovers(run: Path) -> None:
-    """What a killed process left half-written or half-deleted."""
-    for name in (STAGING, TRASH):
-        shutil.rmtree(run / FOLDER / name, ignore_errors=True)
+def clear_leftovers(run: Path, *, ended: bool = False) -> None:
+    """What a killed process left half-written or half-deleted; damaged checkpoints as well, once the run has ended."""
+    aside = (run / FOLDER).glob(f"*{DAMAGED}") if ended else ()
+    for path in (run / FOLDER / STAGING, run / FOLDER / TRASH, *aside):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def put_aside(checkpoint: Path) -> None:
+    """Give a damaged checkpoint a name under which nobody resumes from it; it goes when the run has ended."""
+    aside = checkpoint.with_name(f"{checkpoint.name}{DAMAGED}")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(checkpoint, aside)
 
 
 def publish(run: Path, name: str) -> Path:
     """Rename a finished checkpoint out of staging, everything in it on the disk first."""
     staged, place = run / FOLDER / STAGING / name, run / FOLDER / name
+    write_list(staged)
     for path in sorted(staged.rglob("*")):
-        _sync(path)
-    _sync(staged)
+        sync(path)
+    sync(staged)
     if place.exists():  # the same step again, after going back to an older checkpoint
         _discard(place)
     os.rename(staged, place)
-    _sync(place.parent)
+    sync(place.parent)
     return place
+
+
+def write_list(folder: Path) -> None:
+    """List the files of a finished checkpoint with their digests."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    digests = {name: digest_of(path) for name, path in files.items()}
+    (folder / FILES).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checkpoint_before(run: Path, step: int | None) -> Path | None:
@@ -77,13 +112,3 @@ def _discard(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
     os.rename(path, gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:  # some file systems cannot; the rename is still atomic for everything but a power cut
-        pass
-    finally:
-        os.close(handle)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.apply_changes import apply_changes_
+from quietformer.models.check_folder import check_finite, check_folder, check_numbers
 from quietformer.models.open_any import resolve
 from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.results import numbers
 from quietformer.training.model_config import CLASSES, make_config
 
 
@@ -63,16 +67,45 @@ def build_shape(
 
 def _from_nothing(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
     inside = _taken_out_(config)
+    if torch.get_default_device().type != "meta":
+        _check_memory(recipe, config)
     torch.manual_seed(recipe.seed)
     try:
         with silenced_transformers():
             model: PreTrainedModel = CLASSES[recipe.task].from_config(config, dtype=torch.float32)
     except Exception as error:  # sizes that do not divide, ids past the vocabulary
         raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
+    if empty := next((name for name, parameter in model.named_parameters() if not parameter.numel()), None):
+        raise QuietformerError(
+            f"{empty} of this {config.model_type} model would be empty; correct the sizes in model.config"
+        )
     # Ranges and units belong to weights, of which this model has none yet.
     apply_changes_(model, inside.model_copy(update={"quantized": None, "gained_norms": (), "gained_activations": {}}))
     _finish_(model, recipe, inside)
     return model
+
+
+def _check_memory(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Whether the weights fit into this machine, asked of a model without any."""
+    try:
+        with silenced_transformers(), torch.device("meta"):
+            model = CLASSES[recipe.task].from_config(copy.deepcopy(config), dtype=torch.float32)
+    except Exception as error:  # sizes that do not divide, ids past the vocabulary
+        raise QuietformerError(f"cannot build this {config.model_type} model: {in_one_line(error)}") from error
+    needed, there = 4 * sum(parameter.numel() for parameter in model.parameters()), memory()
+    if there is not None and needed > there:
+        raise QuietformerError(
+            f"the weights of this {config.model_type} model take {numbers.size(needed)} and the machine has "
+            f"{numbers.size(there)} of memory; make model.config smaller"
+        )
+
+
+def memory() -> int | None:
+    """Bytes of memory of this machine, where the system says."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def _finish_(model: PreTrainedModel, recipe: Recipe, inside: ModelChanges) -> None:
@@ -109,6 +142,8 @@ def _taken_out_(config: PreTrainedConfig) -> ModelChanges:
 def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
     """The weights of the source in the class of the task; what the source lacks must be the head and nothing else."""
     source = resolve(name)
+    if (folder := Path(source)).is_dir():
+        check_folder(folder)
     try:
         with silenced_transformers():
             model, info = CLASSES[task].from_pretrained(
@@ -135,6 +170,9 @@ def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
         raise QuietformerError(
             f"{name} has {len(left)} tensors that its config has no place for, first {left[0]!r}; correct model.config"
         )
+    if folder.is_dir():
+        check_numbers(folder, model)
+    check_finite(model)
     loaded: PreTrainedModel = model
     return loaded
 

@@ -21,6 +21,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from quietformer.config.recipe import Recipe
 from quietformer.config.spec_base import nearest
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.models.check_folder import check_counts
 from quietformer.models.open_any import resolve
 from quietformer.models.silence_transformers import silenced_transformers
 
@@ -52,9 +53,10 @@ def make_config(
     own = set(fields) if not recipe.model.pretrained else set(config.to_dict())
     own = _named(config, own)
     if recipe.task == "causal" and getattr(config, "is_decoder", None) is False:
-        if "is_decoder" in fields:
-            raise QuietformerError("task 'causal' needs a decoder, and model.config says is_decoder: false")
-        config.is_decoder = True  # BERT and its kin look ahead unless told
+        raise QuietformerError(
+            f"task 'causal' needs a decoder, and this {config.model_type} model looks ahead; train it with task 'masked', choose "
+            "a decoder (gpt2, opt, llama), or set model.config.is_decoder to true"
+        )
     _set_dropout_(config, recipe.model.dropout)
     _set_init_std_(config, recipe.model.init_std)
     _set_labels_(config, labels, given="num_labels" in fields or "id2label" in fields)
@@ -74,6 +76,7 @@ def config_from(fields: Mapping[str, Any]) -> PreTrainedConfig:
     if model_type not in CONFIG_MAPPING:
         raise QuietformerError(f"unknown model_type {model_type!r}{_near(str(model_type), CONFIG_MAPPING.keys())}")
     default = AutoConfig.for_model(model_type)
+    check_counts(fields, "model.config")
     try:
         config: PreTrainedConfig = AutoConfig.for_model(**fields)
     except Exception as error:  # whatever a config's own checks raise
@@ -93,6 +96,7 @@ def pretrained_config(recipe: Recipe) -> PreTrainedConfig:
     folder = Path(source)
     if not folder.is_dir() and (folder.exists() or source.count("/") > 1 or source.startswith((".", "/", "~"))):
         raise QuietformerError(f"{name} is not a model folder; model.pretrained takes a folder or a hub id")
+    check_counts(fields, "model.config")
     try:
         with silenced_transformers():
             default = AutoConfig.from_pretrained(

@@ -27,6 +27,7 @@ from quietformer.results.provenance import command_line
 from quietformer.results.train import TrainReport, Validation, log_lines
 from quietformer.training.arguments import set_sizes_, shard_blocks_, steps_of, training_arguments
 from quietformer.training.callbacks import OutlierCallback
+from quietformer.training.checkpoint_checks import usable_checkpoint
 from quietformer.training.checkpoints import clear_leftovers, keep_last, last_checkpoint
 from quietformer.training.interrupt import StopOnSignal, StoppedError
 from quietformer.training.progress import ProgressCallback
@@ -82,6 +83,10 @@ def run_training(
     arguments = training_arguments(recipe, run)
     strategy = strategy_for(recipe, prepared or Prepared())
     with only_writer(run) if arguments.process_index == 0 else contextlib.nullcontext():
+        # Another process may have ended the run while this one waited for its turn.
+        if arguments.world_size == 1 and (report := finished_report(run)) is not None:
+            progress.say(f"{run} has been finished by another process; nothing to do")
+            return TrainedRun(report, None)
         try:
             with silenced_transformers():
                 return _train(strategy, run, arguments, progress)
@@ -106,7 +111,8 @@ def _train(strategy: Strategy, run: Path, arguments: TrainingArguments, progress
         check_data(run, data.fingerprint)
     setting = Setting(recipe, run, arguments, steps_of(recipe, data.examples))
     set_sizes_(arguments, recipe, setting.steps)
-    resumed = last_checkpoint(run)
+    with arguments.main_process_first(local=False, desc="checkpoint"):  # what is damaged is put aside once
+        resumed = usable_checkpoint(run, progress) if first else last_checkpoint(run)
     model = strategy.model(data, resumed)
     if recipe.optimizer.freeze_embeddings:
         freeze_embeddings_(model)
@@ -236,7 +242,7 @@ def _finish(
         **{name: value for name, value in found.items() if value is not None},
     )
     if trainer.args.process_index == 0:
-        clear_leftovers(run)
+        clear_leftovers(run, ended=True)
         keep_last(run, recipe.training.keep)
         report.save(run / REPORT)
     trainer.accelerator.wait_for_everyone()

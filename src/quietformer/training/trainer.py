@@ -27,8 +27,17 @@ from quietformer.data.image_batches import as_models_take
 from quietformer.data.row_order import BATCHES, generator
 from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.files import free_in_words
 from quietformer.models.save import write_folder
 from quietformer.results import numbers
+from quietformer.training.checkpoint_checks import (
+    OPTIMIZER,
+    SCALER,
+    SCHEDULER,
+    check_optimizer_state,
+    check_scheduler_state,
+    loading,
+)
 from quietformer.training.checkpoints import (
     FOLDER,
     STAGING,
@@ -37,6 +46,7 @@ from quietformer.training.checkpoints import (
     keep_last,
     last_checkpoint,
     publish,
+    step_of,
 )
 from quietformer.training.clock import Clock
 from quietformer.training.example_scores import aligned, example_scores, metrics_for
@@ -44,8 +54,6 @@ from quietformer.training.lost_run import DivergenceError, LossWatch, broken_lay
 from quietformer.training.schedule import rate_factor
 from quietformer.training.sharding import embeddings_in_root, gathered, sharded_optimizer_state
 from quietformer.training.state_files import random_states, read_tree, set_random_states, write_tree
-
-OPTIMIZER, SCHEDULER, SCALER = "optimizer.safetensors", "scheduler.safetensors", "scaler.safetensors"
 
 
 class QuietTrainer(Trainer):
@@ -289,7 +297,7 @@ class QuietTrainer(Trainer):
             if self.args.should_save:
                 publish(self.run_folder, f"checkpoint-{self.state.global_step}")
                 keep_last(self.run_folder, self.recipe.training.keep, also=self._kept_besides())
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, QuietformerError) as error:
             shutil.rmtree(self.run_folder / FOLDER / STAGING, ignore_errors=True)
             raise unwritable(self.run_folder, error) from error
         self.accelerator.wait_for_everyone()
@@ -340,9 +348,13 @@ class QuietTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or self.is_deepspeed_enabled:
             return super()._load_optimizer_and_scheduler(checkpoint)
-        state = read_tree(Path(checkpoint) / OPTIMIZER)
-        self.optimizer.load_state_dict(sharded_optimizer_state(state, self.optimizer))
-        self.lr_scheduler.load_state_dict(read_tree(Path(checkpoint) / SCHEDULER))
+        folder = Path(checkpoint)
+        state, schedule = read_tree(folder / OPTIMIZER), read_tree(folder / SCHEDULER)
+        check_optimizer_state(state, self.optimizer, folder / OPTIMIZER)
+        check_scheduler_state(schedule, step_of(folder), folder / SCHEDULER)
+        with loading(folder):
+            self.optimizer.load_state_dict(sharded_optimizer_state(state, self.optimizer))
+            self.lr_scheduler.load_state_dict(schedule)
         return None
 
     def _save_scaler(self, output_dir: str) -> None:
@@ -351,7 +363,9 @@ class QuietTrainer(Trainer):
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint and (scaler := getattr(self.accelerator, "scaler", None)) is not None:
-            scaler.load_state_dict(read_tree(Path(checkpoint) / SCALER))
+            state = read_tree(Path(checkpoint) / SCALER)
+            with loading(Path(checkpoint)):
+                scaler.load_state_dict(state)
 
     def _save_rng_state(self, output_dir: str) -> None:
         self.accelerator.wait_for_everyone()  # the first process makes the folder
@@ -359,7 +373,9 @@ class QuietTrainer(Trainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint and (file := self._rng_file(checkpoint)).is_file():
-            set_random_states(read_tree(file))
+            states = read_tree(file)
+            with loading(Path(checkpoint)):
+                set_random_states(states)
 
     def _rng_file(self, folder: str) -> Path:
         return Path(folder) / f"random-{self.args.process_index}.safetensors"
@@ -370,4 +386,8 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     last = last_checkpoint(run)
     kept = f"the last whole checkpoint is {last}" if last else "there is no checkpoint yet"
     reason = getattr(error, "strerror", None) or in_one_line(error)
-    return QuietformerError(f"cannot write into {run}: {reason}; {kept}; make room and run the same command to resume")
+    size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file()) if last else 0
+    room = ", ".join([free_in_words(run), *([f"a checkpoint takes {numbers.size(size)}"] if size else [])])
+    return QuietformerError(
+        f"cannot write into {run}: {reason}; {kept}; {room}; make room and run the same command to resume"
+    )

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from quietformer.analysis.inspection import check_finite
 from quietformer.analysis.task_quality import Original
 from quietformer.architectures.forward import has_decoder
 from quietformer.architectures.task import task_of
@@ -20,6 +19,8 @@ from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.batches_from_options import KINDS
 from quietformer.errors import QuietformerError, QuietformerWarning
+from quietformer.files import clear_leftovers
+from quietformer.models.check_folder import check_finite
 from quietformer.models.open_any import open_model
 from quietformer.models.pooling import pooling_of
 from quietformer.progress import Progress
@@ -51,11 +52,11 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress, *, 
     check_is_model(model)
     if isinstance(model, PreTrainedModel):
         opened, name = copy.deepcopy(model), str(model.config.name_or_path)
+        check_finite(opened)
     else:
         name = os.fspath(model)
         progress.step(f"loading {name}")
         opened = open_model(name, trust_remote_code=options.trust_remote_code, pickled=pickled)
-    check_finite(opened)
     if (settings := pooling_of(opened).settings) is not None and settings.other_modules:
         warnings.warn(
             f"{name} has modules past pooling ({', '.join(settings.other_modules)}); they stay in the folder as they are, and "
@@ -92,11 +93,12 @@ def command_on(models: Sequence[ModelName], verb: str, options: Options, argumen
 def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
     """Whether a folder can be written there, asked before the work."""
     check_is_model(model)
+    clear_leftovers(out)
     if out.is_dir() and not isinstance(model, PreTrainedModel) and Path(model).is_dir() and out.samefile(model):
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise QuietformerError(f"{out} exists already; choose another folder or pass --overwrite")
-    if out.resolve() == Path.cwd():
+    if os.path.realpath(out) == os.getcwd():
         raise QuietformerError(f"{out} is the current folder; give the name of a new one")
     if out.exists() and not out.is_dir():
         raise QuietformerError(f"{out} is a file; give the name of a folder")

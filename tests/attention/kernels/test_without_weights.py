@@ -444,3 +444,34 @@ def test_warm_up_moves_the_fused_way_too():
     torch.testing.assert_close(start, nn.functional.scaled_dot_product_attention(*tensors, scale=1.0))
     normalizer.advance_(2)
     assert not torch.allclose(attend(), start)
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize("kind", ["boolean", "additive", "with a position bias", "causal", "blind row"])
+def test_a_hidden_key_whose_score_overflows_float16_is_hidden_all_the_same(normalizer, kind):
+    """Its score is added up in float32, where 80,000 is more than float16's minimum takes away."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 6, WIDTH, generator=generator).half() for _ in range(3))
+    query[..., 0], key[..., 3, 0] = 250.0, 900.0
+    scale = WIDTH**-0.5
+    assert float((query.float() @ key.float().transpose(-1, -2))[..., 3].min()) * scale > 65504
+    visible = (torch.arange(6) != 3).expand(1, 1, 6, 6).clone()
+    if kind == "causal":
+        visible = torch.tril(torch.ones(6, 6, dtype=torch.bool))[None, None] & visible
+    if kind == "blind row":
+        visible[..., 2, :] = False
+    additive = torch.zeros(1, 1, 6, 6).half().masked_fill(~visible, torch.finfo(torch.float16).min)
+    mask = visible if kind == "boolean" else additive
+    position = torch.full((1, 2, 6, 6), 0.25).half() if kind == "with a position bias" else None
+    core = (
+        AttentionCore(qf.AttentionSpec(normalizer=NORMALIZERS[normalizer]), HeadGeometry(2, 2 * WIDTH, WIDTH))
+        .half()
+        .eval()
+    )
+    changed = value.clone()
+    changed[..., 3, :] = 1000.0
+    ours, other = (core(query, key, some, mask, position, NO_WEIGHTS)[0] for some in (value, changed))
+    assert torch.equal(ours, other)
+    with plain_attention():
+        expected, _ = core(query, key, value, mask, position, NO_WEIGHTS)
+    assert torch.allclose(ours.float(), expected.float(), atol=2e-2)

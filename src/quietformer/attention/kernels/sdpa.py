@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quietformer.attention.call_settings import FusedOptions
-from quietformer.attention.masks import AnyMask, read_mask, split_mask
+from quietformer.attention.masks import HIDDEN_BELOW, AnyMask, read_mask, split_mask
 
 FEATURES_ADDED = 8
 """Fused kernels are slow for head widths that are not a multiple of eight, so eight features are added where one is needed."""
@@ -30,7 +30,7 @@ def softmax_attention(
         return _fused(query_BHQD, key_BHKD, value_BHKD, None, is_causal=True, **how)
     bias, visible = _read(mask, key_BHKD)
     context = _fused(query_BHQD, key_BHKD, value_BHKD, bias, **how)
-    return context if visible is None else context * visible.any(dim=-1, keepdim=True)
+    return context if visible is None else context.masked_fill(~visible.any(dim=-1, keepdim=True), 0)
 
 
 def sink_attention(
@@ -66,10 +66,23 @@ def _read(mask: AnyMask, key_BHKD: Tensor) -> tuple[Tensor | None, Tensor | None
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
-    """torch's attention, with the bias clamped to the kernel's dtype: an infinite bias makes rows without visible keys NaN."""
+    """torch's attention, with the bias in the kernel's dtype."""
     if bias is not None:
         device = query.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-        bias = bias.clamp(min=torch.finfo(dtype).min).to(query.dtype)
+        bias = _fitting(bias, dtype).to(query.dtype)
     context: Tensor = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, **how)
     return context
+
+
+def _fitting(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias with a finite minimum, since an infinite one makes rows without visible keys NaN.
+
+    Kernels add up the scores of float16 in float32, where one of 1e5 is larger than float16's minimum takes away: there hidden
+    keys are infinitely far, but in rows that see no key, whose result is not used.
+    """
+    if dtype != torch.float16:
+        return bias.clamp(min=torch.finfo(dtype).min)
+    hidden = bias <= HIDDEN_BELOW
+    blind = hidden.all(dim=-1, keepdim=True)
+    return bias.masked_fill(hidden, -torch.inf).masked_fill(blind, 0)

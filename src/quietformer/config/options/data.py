@@ -29,8 +29,12 @@ class DataOptions(Options):
     tokenizer: Annotated[str, Flag("NAME")] = Field(
         default="", description="Tokenizer to use instead of the model's own: a folder or a hub id."
     )
-    length: int | None = Field(default=None, ge=3, description="Tokens per sequence; default 128, or as many as fit.")
-    batch_size: int = Field(default=8, ge=1, description="Sequences, images or windows of audio run at once.")
+    length: int | None = Field(
+        default=None, ge=3, le=1_000_000, description="Tokens per sequence; default 128, or as many as fit."
+    )
+    batch_size: int = Field(
+        default=8, ge=1, le=1_000_000, description="Sequences, images or windows of audio run at once."
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -53,8 +57,10 @@ class CalibrationOptions(DataOptions):
     eval_audio: Annotated[OptionalPath, Flag("DIR")] = Field(
         default=None, validate_default=True, description="Other folder of .wav files to evaluate on."
     )
-    sequences: int = Field(default=64, ge=2, description="Sequences, images or windows of audio to evaluate on.")
-    calibration: int = Field(default=16, ge=1, description="Batches to calibrate on.")
+    sequences: int = Field(
+        default=64, ge=2, le=1_000_000, description="Sequences, images or windows of audio to evaluate on."
+    )
+    calibration: int = Field(default=16, ge=1, le=1_000_000, description="Batches to calibrate on.")
 
     @model_validator(mode="after")
     def _same_kind(self) -> Self:

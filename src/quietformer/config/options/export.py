@@ -28,7 +28,7 @@ class OnnxOptions(Options):
     )
     keep_fp32: bool = Field(default=False, description="Also keep the fp32 ONNX model.")
     timed: bool = Field(default=True, description="Measure latencies.")
-    threads: int | None = Field(default=None, ge=1, description="Threads for the latencies; all by default.")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="Threads for the latencies; all by default.")
 
 
 class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):

@@ -13,6 +13,6 @@ class InspectOptions(OpeningOptions, DataOptions):
     """What `inspect` can be told."""
 
     title = "inspect"
-    sequences: int = Field(default=64, ge=1, description="Sequences or images to run.")
+    sequences: int = Field(default=64, ge=1, le=1_000_000, description="Sequences or images to run.")
     seed: Seed = Field(default=0, description="Chooses the passages of the built-in text.")
     interventions: bool = Field(default=True, description="Set outliers to zero and measure what the model loses.")

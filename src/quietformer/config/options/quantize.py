@@ -20,7 +20,7 @@ class QuantizeOptions(OpeningOptions, SimulationOptions):
     """What `quantize` can be told."""
 
     title = "quantize"
-    seeds: int = Field(default=3, ge=1, description="How many times to calibrate, each time on other batches.")
+    seeds: int = Field(default=3, ge=1, le=1000, description="How many times to calibrate, each time on other batches.")
     search: bool = Field(default=False, description="Try all range estimators of activations and take the best.")
     sensitivity: bool = Field(
         default=False, description="Also measure each tensor quantized alone, and all but each (slow)."

@@ -51,11 +51,16 @@ class RetrofitOptions(OpeningOptions):
     eval_images: Annotated[OptionalPath, Flag("DIR")] = Field(
         default=None, validate_default=True, description="Other images to measure on."
     )
-    steps: int = Field(default=1000, ge=1, description="Training steps.")
+    steps: int = Field(default=1000, ge=1, le=1_000_000, description="Training steps.")
     batch_size: int | None = Field(
-        default=None, ge=1, description="Texts or images per step; default 16, or 4 sequences of running text."
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Texts or images per step; default 16, or 4 sequences of running text.",
     )
-    length: int | None = Field(default=None, ge=8, description="Most tokens per sequence; default 64 or 128.")
+    length: int | None = Field(
+        default=None, ge=8, le=1_000_000, description="Most tokens per sequence; default 64 or 128."
+    )
     learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
     gate_factor: float = Field(
         default=10.0, ge=0.01, description="Learning rate of gates, as a multiple of the others'."
@@ -86,8 +91,8 @@ class RetrofitOptions(OpeningOptions):
     balance: Annotated[float | None, Flag("ALPHA")] = Field(
         default=None, ge=0, le=1, description="Alpha of channel balancing, for post-norm models; default 0.6, 0: none."
     )
-    sequences: int = Field(default=256, ge=4, description="Texts or images to measure on.")
-    seeds: int = Field(default=3, ge=1, description="How many times to calibrate, each time on other batches.")
+    sequences: int = Field(default=256, ge=4, le=1_000_000, description="Texts or images to measure on.")
+    seeds: int = Field(default=3, ge=1, le=1000, description="How many times to calibrate, each time on other batches.")
     seed: Seed = Field(default=0, description="Orders the data and draws the weights of new gates.")
     set: Overrides = Field(
         default=(),

@@ -17,7 +17,7 @@ class StudyOptions(Options):
         validate_default=True,
         description="The folder for everything; the study's name by default. Run again, it resumes there.",
     )
-    jobs: int = Field(default=1, ge=1, description="How many runs at a time, each in a process of its own.")
+    jobs: int = Field(default=1, ge=1, le=1024, description="How many runs at a time, each in a process of its own.")
     ray: Annotated[str, Flag("ADDRESS")] = Field(
         default="", description="Run on a Ray cluster: its address, 'auto', or 'local'."
     )
@@ -48,10 +48,12 @@ class CompareOptions(StudyOptions):
     bits: Annotated[Names, Flag("WxAy,...")] = Field(
         default=("w8a8",), validate_default=True, description="Bit widths to quantize the trained models to."
     )
-    calibrations: int = Field(default=3, ge=1, description="How often each model is calibrated.")
-    sequences: int = Field(default=256, ge=2, description="Validation sequences or images to evaluate on.")
+    calibrations: int = Field(default=3, ge=1, le=1000, description="How often each model is calibrated.")
+    sequences: int = Field(
+        default=256, ge=2, le=1_000_000, description="Validation sequences or images to evaluate on."
+    )
     real: bool = Field(default=True, description="Also export real INT8 and evaluate it.")
-    threads: int = Field(default=1, ge=1, description="Threads of a run; the last digits depend on it.")
+    threads: int = Field(default=1, ge=1, le=1024, description="Threads of a run; the last digits depend on it.")
 
 
 class SweepOptions(StudyOptions):

@@ -35,5 +35,5 @@ class PlanOptions(RecipeOptions):
     """What a plan of a training run can be told."""
 
     title = "plan"
-    devices: int = Field(default=1, ge=1, description="With --plan: how many devices share the work.")
+    devices: int = Field(default=1, ge=1, le=100_000, description="With --plan: how many devices share the work.")
     measure: bool = Field(default=True, description="With --plan: time a few steps on this machine.")

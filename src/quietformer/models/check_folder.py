@@ -1,0 +1,141 @@
+"""Whether a model folder can be what it says, found out before anything is built from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import PreTrainedModel
+
+from quietformer.errors import CheckpointError, QuietformerError, in_one_line
+from quietformer.files import check_regular, read_json
+from quietformer.models.folder_files import PROCESSOR_FILES
+
+READ = ("*.json", "*.safetensors", "*.bin", *PROCESSOR_FILES)
+"""What is read of a model folder, by us or by transformers."""
+
+INDEX = ".safetensors.index.json"
+
+COUNTS = re.compile(r"(layers?|blocks|depths?|experts|stages)$")
+"""Fields of a config that say how often something is built."""
+
+MOST = 4096
+"""No model has more layers or experts than that; building a million would take hours."""
+
+LARGEST = 10**9
+"""Of other whole numbers in a config: sizes whose products still fit into 64 bits."""
+
+
+def check_folder(folder: Path) -> None:
+    """Its files are files, its config is an object of sane sizes, and its index names files of the folder."""
+    check_files(folder)
+    path = folder / "config.json"
+    config = read_json(path, f"{folder} has no config.json, so it is not a model folder", CheckpointError)
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
+    check_counts(config, str(path))
+    for index in sorted(folder.glob(f"*{INDEX}")):
+        shards_of(index)
+
+
+def check_files(folder: Path) -> None:
+    """No pipe, device or loop of links under a name that would be read."""
+    for path in sorted({path for pattern in READ for path in folder.glob(pattern)}):
+        check_regular(path, CheckpointError)
+
+
+def check_counts(config: Mapping[str, object], where: str) -> None:
+    """How much a config asks to build, also in its parts."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            check_counts(value, where)
+            continue
+        least, most = (-1, MOST) if COUNTS.search(str(name)) else (-LARGEST, LARGEST)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not least <= number <= most:
+                raise CheckpointError(f"{where}: {name} must lie between {least} and {most}, got {str(number)[:20]}")
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files a weight index names, all of them in its folder."""
+    content = read_json(index, f"{index} is not there", CheckpointError)
+    named = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(named, dict) or not named or not all(isinstance(shard, str) for shard in named.values()):
+        raise CheckpointError(f"{index} is not a weight index: it needs a weight_map of tensors and file names")
+    shards = sorted(set(named.values()))
+    for shard in shards:
+        if not shard or os.path.basename(shard) != shard:
+            raise CheckpointError(f"{index} names {shard!r}, which is not a file of the folder")
+        if not (index.parent / shard).is_file():
+            raise CheckpointError(f"{index.parent / shard}, named in {index.name}, is not there")
+    return [index.parent / shard for shard in shards]
+
+
+def check_numbers(folder: Path, model: PreTrainedModel) -> None:
+    """Weights are real numbers in the files; transformers would make 1e9 of an integer without a word.
+
+    Names on disk may differ from those in memory in what stands before the last dot.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        return
+    own = model.state_dict()
+    real = {last_of(name) for name, tensor in own.items() if tensor.is_floating_point()}
+    whole = {last_of(name) for name, tensor in own.items() if not tensor.is_floating_point()}
+    for name, dtype, path in _stored(folder):
+        if last_of(name) in real - whole and not dtype.startswith(("F", "BF", "C")):
+            raise CheckpointError(f"{path}: {name} holds {dtype} numbers where real ones belong; save the model again")
+
+
+def last_of(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """Names and types of the tensors transformers reads."""
+    whole = folder / "model.safetensors"
+    index = folder / f"model{INDEX}"
+    files = (
+        [whole] if whole.is_file() else shards_of(index) if index.is_file() else sorted(folder.glob("*.safetensors"))
+    )
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118
+                    yield name, str(tensors.get_slice(name).get_dtype()), path
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged: {in_one_line(error)}") from None
+
+
+def check_finite(model: nn.Module) -> None:
+    """NaN in the weights makes every metric NaN; better to name the tensor."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise QuietformerError(f"{name} holds NaN or infinity; the checkpoint is broken")
+
+
+def check_blocks(source: str, model: PreTrainedModel, unexpected: Iterable[str]) -> None:
+    """The files hold no layer past those the config asks for: a model without its last layers is another model."""
+    own = model.state_dict()
+    prefix = f"{model.base_model_prefix}."
+    known = {name.removeprefix(prefix) for name in own}
+    patterns = {_numberless(name) for name in known}
+    begun = {before for name in known for before in _numbered(name)}
+    for name in sorted(unexpected):
+        short = name.removeprefix(prefix)
+        if _numberless(short) in patterns and any(before not in begun for before in _numbered(short)):
+            raise QuietformerError(
+                f"{source} holds {name}, a layer its config has no place for; correct the number of layers in config.json"
+            )
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
+def _numbered(name: str) -> list[str]:
+    """What stands before and at each number: `encoder.layer.3`."""
+    return [name[: match.end()] for match in re.finditer(r"\.\d+(?=\.|$)", name)]

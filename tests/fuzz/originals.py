@@ -1,0 +1,163 @@
+"""The undamaged inputs, made once."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    ViTConfig,
+    ViTForImageClassification,
+    Wav2Vec2Config,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2Model,
+)
+
+import quietformer as qf
+from quietformer.config.recipe import Recipe
+from quietformer.config.recipe_files import read_recipe
+from quietformer.data.tokenizers import train_tokenizer
+from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.study.sweep import sweep
+from quietformer.training import trainer as trainer_module
+from quietformer.training.run import train
+from tests.training.recipes import tiny, write_prose
+
+STEPS, SAVED, STOPPED = 6, 2, 4
+"""Of the run that was killed: its length, how often it was saved, and where it ended."""
+
+
+def make_originals(place: Path) -> None:
+    """Everything that the subjects take copies of; by another process, since torch's threads do not survive a fork."""
+    subprocess.run([sys.executable, "-m", "tests.fuzz.originals", str(place)], check=True, stdout=subprocess.DEVNULL)
+
+
+def _make(place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    text = write_prose(place / "text.txt", 12)
+    with silenced_transformers():
+        _models(place, text)
+    _images(place / "images")
+    _audio(place / "audio")
+    _recipe(place, text)
+    _runs(place)
+    _study(place)
+
+
+def _models(place: Path, text: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(text.read_text().splitlines(), vocabulary=300, characters=100_000)
+    bert = BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+            max_position_embeddings=32,
+        )
+    ).eval()  # fmt: skip
+    bert.save_pretrained(place / "plain")
+    tokenizer.save_pretrained(place / "plain")
+    bert.save_pretrained(place / "sharded", max_shard_size="20KB")
+    tokenizer.save_pretrained(place / "sharded")
+    ours = qf.open_model(place / "plain")
+    qf.apply_attention_(ours, qf.AttentionSpec(normalizer=qf.ClippedSoftmax(alpha=1), gate=qf.LinearGate()))
+    qf.save(ours, place / "ours")
+    batch = {"input_ids": torch.randint(10, 300, (4, 16)), "attention_mask": torch.ones(4, 16, dtype=torch.int64)}
+    quantized = qf.open_model(place / "ours")
+    qf.quantize_(quantized, qf.QuantSpec(per_channel=True), batch)
+    qf.calibrate_(quantized, [batch])
+    qf.save(quantized, place / "quantized")
+    vit = ViTForImageClassification(
+        ViTConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16, patch_size=8,
+            num_labels=2,
+        )
+    )  # fmt: skip
+    vit.save_pretrained(place / "vision")
+    speech = Wav2Vec2Model(
+        Wav2Vec2Config(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, conv_dim=(16, 16),
+            conv_stride=(5, 4), conv_kernel=(10, 8), num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
+        )
+    )  # fmt: skip
+    speech.save_pretrained(place / "speech")
+    Wav2Vec2FeatureExtractor(sampling_rate=8000).save_pretrained(place / "speech")
+
+
+def _images(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    for name in ("a/one.png", "a/two.jpg", "b/three.bmp", "b/four.gif"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 255, (24, 24, 3), dtype=np.uint8)).save(folder / name)
+
+
+def _audio(folder: Path) -> None:
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for name in ("one", "two"):
+        with wave.open(str(folder / f"{name}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(8000)
+            file.writeframes((draw.normal(0, 3000, 4000)).astype("<i2").tobytes())
+
+
+def recipe_fields(text: Path | str) -> dict[str, object]:
+    attention = {"normalizer": "clipped_softmax(alpha=2, warmup_steps=3)", "gate": "linear(pi_init=0.5)"}
+    fields = tiny(
+        "causal", text, attention=attention,
+        training={"steps": STEPS, "batch_size": 4, "save_every": SAVED, "evaluate_every": 0, "log_every": 2, "outliers_every": 0},
+    )  # fmt: skip
+    return fields | {"variants": {"vanilla": {}, "gated": {"set": {"attention.gate": "linear(pi_init=0.25)"}}}}
+
+
+def _recipe(place: Path, text: Path) -> None:
+    (place / "recipe.yaml").write_text(yaml.safe_dump(recipe_fields(text)))
+    study = {
+        "recipe": "recipe.yaml", "grid": {"variant": ["vanilla", "gated"]}, "seeds": [0],
+        "measures": {"sequences": 4, "calibrations": 1}, "set": {"training.steps": 2},
+    }  # fmt: skip
+    (place / "study.yaml").write_text(yaml.safe_dump(study))
+
+
+class _KilledError(BaseException):
+    """As sudden as a signal."""
+
+
+def _runs(place: Path) -> None:
+    """A finished run, and the same run as a kill after its second checkpoint leaves it."""
+    recipe: Recipe = read_recipe(str(place / "recipe.yaml"))
+    publish = trainer_module.publish
+
+    def killing(run: Path, name: str) -> Path:
+        done = publish(run, name)
+        if name == f"checkpoint-{STOPPED}":
+            raise _KilledError
+        return done
+
+    trainer_module.publish = killing  # type: ignore[assignment]
+    try:
+        with contextlib.suppress(_KilledError):
+            train(recipe, place / "killed")
+    finally:
+        trainer_module.publish = publish  # type: ignore[assignment]
+    shutil.copytree(place / "killed", place / "finished")
+    train(recipe, place / "finished")
+
+
+def _study(place: Path) -> None:
+    from quietformer.config.options.study import SweepOptions
+
+    sweep(str(place / "study.yaml"), SweepOptions(out=place / "swept"))
+
+
+if __name__ == "__main__":
+    _make(Path(sys.argv[1]))

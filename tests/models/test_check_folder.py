@@ -1,0 +1,153 @@
+"""Model folders that are not what they say are refused before anything is built from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import quietformer as qf
+from quietformer.data.text_batches import read_texts
+from quietformer.errors import QuietformerError
+from quietformer.models.silence_transformers import silenced_transformers
+from quietformer.training.model_building import build_model
+from tests.commands import fails
+from tests.tiny_models import build
+from tests.training.recipes import tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    place = tmp_path_factory.mktemp("originals")
+    with silenced_transformers():
+        build("bert").save_pretrained(place / "plain")
+        build("bert").save_pretrained(place / "sharded", max_shard_size="20KB")
+    model = build("bert")
+    qf.apply_attention_(model, qf.AttentionSpec(gate=qf.LinearGate()))
+    qf.save(model, place / "ours")
+    return place
+
+
+@pytest.fixture
+def folders(originals, tmp_path):
+    shutil.copytree(originals, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def rewrite(folder, change):
+    """The same weights file with other tensors."""
+    path = next(folder.glob("*.safetensors"))
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def as_integers(tensors):
+    tensors["bert.encoder.layer.1.output.dense.weight"] = tensors["bert.encoder.layer.1.output.dense.weight"].view(
+        torch.int32
+    )
+
+
+def as_infinite(tensors):
+    tensors["bert.encoder.layer.1.output.dense.weight"][3, 4] = torch.inf
+
+
+@pytest.mark.parametrize("name", ["plain", "ours"])
+@pytest.mark.parametrize(
+    ("change", "message"), [(as_integers, "real (ones|numbers)"), (as_infinite, "NaN or infinity")]
+)
+def test_weights_that_are_no_numbers_are_refused_everywhere(run, folders, name, change, message):
+    rewrite(folders / name, change)
+    with pytest.raises(QuietformerError, match=rf"encoder\.layer\.1\.output\.dense\.weight .*{message}"):
+        qf.open_model(folders / name)
+    assert re.search(message, fails(run, "convert", folders / name, folders / "out", "--gate", "mlp"))
+    if name == "ours":
+        with pytest.raises(QuietformerError, match=message):
+            qf.load(folders / name)
+    recipe = tiny_recipe("masked", "embedded", model={"pretrained": str(folders / name), "config": {}, "dropout": None})
+    with pytest.raises(QuietformerError, match=message):
+        build_model(recipe)
+
+
+def test_a_layer_more_than_the_config_says_is_no_model(folders):
+    """transformers leaves it out in silence, and every number is another model's."""
+    path = folders / "plain" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(QuietformerError, match=r"bert\.encoder\.layer\.1\..* a layer its config has no place for"):
+        qf.open_model(folders / "plain")
+
+
+def test_a_head_the_class_has_no_place_for_is_left_out(folders):
+    path = folders / "plain" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["BertModel"]}))
+
+    def with_pooler(tensors):
+        tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"] = torch.zeros(32, 32), torch.zeros(32)
+
+    rewrite(folders / "plain", with_pooler)
+    assert type(qf.open_model(folders / "plain")).__name__ == "BertModel"
+
+
+@pytest.mark.parametrize("count", [10**6, 2**70, -5])
+def test_more_layers_than_any_model_has_are_refused_before_they_are_built(folders, count):
+    path = folders / "plain" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": count}))
+    with pytest.raises(QuietformerError, match="num_hidden_layers must lie between -1 and 4096"):
+        qf.open_model(folders / "plain")
+
+
+def test_an_index_names_files_of_its_own_folder(folders):
+    path = folders / "sharded" / "model.safetensors.index.json"
+    content = json.loads(path.read_text())
+    shutil.copytree(folders / "sharded", folders / "other")
+    tensor, file = next(iter(content["weight_map"].items()))
+    for elsewhere in (f"../other/{file}", str(folders / "other" / file), "", 3):
+        content["weight_map"][tensor] = elsewhere
+        path.write_text(json.dumps(content))
+        with pytest.raises(QuietformerError, match=r"not a file of the folder|not a weight index"):
+            qf.open_model(folders / "sharded")
+
+
+def make_socket(path):
+    before = os.getcwd()
+    os.chdir(path.parent)  # a socket's name has an upper limit
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+    os.chdir(before)
+
+
+UNREADABLE = {
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+    "symbolic links": lambda path: path.symlink_to(path.name),
+    "link to nothing": lambda path: path.symlink_to("nothing"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_is_no_file_is_not_read(run, folders, kind):
+    """A pipe or a device would be read for ever."""
+    text = folders / "text.txt"
+    UNREADABLE[kind](text)
+    with pytest.raises(QuietformerError, match=rf"{text} .*{kind}"):
+        read_texts(text)
+    images = folders / "images"
+    images.mkdir()
+    UNREADABLE[kind](images / "one.png")
+    with silenced_transformers():
+        build("vit").save_pretrained(folders / "vision")
+    assert kind in fails(run, "inspect", folders / "vision", "--images", images)
+    for name, file in (("ours", "quietformer.safetensors"), ("sharded", "tokenizer.json"), ("plain", "config.json")):
+        path = folders / name / file
+        path.unlink(missing_ok=True)
+        UNREADABLE[kind](path)
+        with pytest.raises(QuietformerError, match=rf"{file} .*{kind}"):
+            qf.open_model(folders / name)
