@@ -32,6 +32,7 @@ from quietformer.config.attention import AttentionSpec as AttentionSpec
 from quietformer.config.options.export import OnnxOptions as OnnxOptions
 from quietformer.config.quantization import QuantSpec as QuantSpec
 from quietformer.deployment.onnx_export import export_onnx as export_onnx
+from quietformer.deployment.onnx_model import OnnxModel as OnnxModel
 from quietformer.errors import QualityError as QualityError
 from quietformer.errors import QuietformerError as QuietformerError
 from quietformer.models.load_folder import load as load

@@ -37,7 +37,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
 
-STALE = ("model*.onnx*", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
+STALE = ("model*.onnx*", "onnx", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
 """What an earlier export wrote into the folder and this one replaces."""
 
 SAME = 1e-3
@@ -63,8 +63,7 @@ def export_onnx(
     placed = quantizers(model)
     batches = _inputs(batches)
     weight_type = _weight_type(model, options)
-    first = model_inputs(batches[0])
-    example = _example(first)
+    example = _example(model_inputs(batches[0]))
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
@@ -100,7 +99,8 @@ def export_onnx(
             runtimes=written,
             signed_equal=equal,
             bytes=FileSizes(fp32=size_of(draft / FLOATING), int8=written[0].bytes or 0),
-            **_timed(model, draft, first, written, options, progress),
+            inputs=list(example),
+            **_timed(model, draft, model_inputs(batches[0]), written, options, progress),
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
     return details

@@ -29,6 +29,6 @@ class OnnxModel(RuntimeModel):
         self.output = self.session.get_outputs()[0].name
 
     def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
-        (output,) = self.session.run(None, feeds)
+        (output,) = self.session.run([self.output], feeds)
         found: np.ndarray[Any, Any] = output
         return found

@@ -163,17 +163,18 @@ def copy_processor(model: PreTrainedModel, processor: Any, draft: Path) -> None:
     if processor is not None:
         processor.save_pretrained(draft)
         return
-    name = str(model.config.name_or_path or "")
-    if not name:
+    if (origin := origin_of(model)) is None:
         return
-    origin = Path(name)
-    if not origin.is_dir():
-        # A hub id: whatever lies in the cache beside its config; nothing is fetched.
-        config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-        if not isinstance(config, str):
-            return
-        origin = Path(config).parent
     for pattern in PROCESSOR_FILES:
         for path in origin.glob(pattern):
             if path.is_file() and not (draft / path.name).exists():
                 shutil.copy2(path, draft / path.name)
+
+
+def origin_of(model: PreTrainedModel) -> Path | None:
+    """The folder that a model came from; of a hub id the one in the cache, and nothing is fetched."""
+    name = str(model.config.name_or_path or "")
+    if not name or Path(name).is_dir():
+        return Path(name) if name else None
+    config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
+    return Path(config).parent if isinstance(config, str) else None

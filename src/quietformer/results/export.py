@@ -109,6 +109,19 @@ class RuntimeDetails(Record):
     error: str | None = Field(default=None, description="why there is none for this runtime")
 
 
+FOLDER_FORMAT = 1
+"""Version of an exported folder; raised when an earlier release would misread it."""
+
+
+class ShippedTarget(Record):
+    """A client that the folder is laid out for, and how it loads it."""
+
+    name: str
+    install: str = Field(description="the package it comes with")
+    language: str
+    code: str = Field(description="in it the folder is called FOLDER")
+
+
 class ExportDetails(Record):
     """What was written, and how it agrees with torch and the simulation."""
 
@@ -129,6 +142,9 @@ class ExportDetails(Record):
     processor: str | None = None
     instruction_set: str | None = None
     versions: dict[str, str] = Field(default_factory=versions)
+    inputs: list[str] = Field(default_factory=list, description="what the graph takes")
+    targets: list[ShippedTarget] = Field(default_factory=list, description="clients the folder is laid out for")
+    format: int = Field(default=FOLDER_FORMAT, description="version of the folder, which says who can read it")
 
     _upgrade = model_validator(mode="before")(details_with_runtimes)
 

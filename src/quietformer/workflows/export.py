@@ -13,6 +13,7 @@ from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import OwnExport, compare_baselines
+from quietformer.deployment.client_folder import lay_out, plan_clients
 from quietformer.deployment.onnx_export import STALE, export_onnx
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.errors import QualityError, QuietformerError
@@ -49,6 +50,7 @@ def export(
     limits = options.limits()
     opened = open_once(model, options, progress)
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
+    clients = plan_clients(opened.model, options)
     begin = time.perf_counter()
     quantized = changes_of(opened.model).quantized
     steps: list[SearchStep] = []
@@ -62,7 +64,8 @@ def export(
     data, reference = simulated.data, simulated.reference
     _check_measured(limits, reference.evaluation)
     with whole_folder(out, stale=STALE) as draft:  # put in place when the quality is known and suffices
-        details = export_onnx(simulated.opened.model, draft, data.evaluation, data.tokenizer, options, progress)
+        best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
+        details = export_onnx(best, draft, data.evaluation, data.tokenizer, onnx, progress)
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
@@ -87,6 +90,7 @@ def export(
         }
         report = ExportReport.model_validate(fields)
         _check_quality(limits, report)
+        report = report.model_copy(update={"export": lay_out(clients, draft, details, best)})
         report.save(draft / REPORT)
     return report
 

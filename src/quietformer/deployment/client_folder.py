@@ -1,0 +1,74 @@
+"""The folder as clients look for it: what is checked before an export, and what is written at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from quietformer.config.options.export import ExportOptions, RuntimeChoice
+from quietformer.deployment.onnx_export import DETAILS, FLOATING
+from quietformer.deployment.pooled_graph import add_pooling
+from quietformer.deployment.runtimes import runtimes_asked
+from quietformer.deployment.sentence_files import embedding_refusal
+from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment, model_to_ship, write_common
+from quietformer.deployment.target import TargetSpec, chosen_targets, runtime_choice
+from quietformer.deployment.usage_note import INTEGER
+from quietformer.errors import QuietformerError
+from quietformer.files import write_text
+from quietformer.models.save import origin_of
+from quietformer.results.export import ExportDetails
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """For which clients a model is exported; made before the work, so that a mistake is told at once."""
+
+    model: ModelToShip
+    targets: list[TargetSpec]
+    runtime: RuntimeChoice | None
+    pooled: bool
+
+
+def plan_clients(model: PreTrainedModel, options: ExportOptions) -> ClientPlan:
+    """Which clients are meant, checked against the model and the runtimes that are installed."""
+    found = model_to_ship(model, origin_of(model))
+    chosen = chosen_targets(options.targets, found)
+    runtime = runtime_choice(chosen, options.runtime, named=bool(options.targets))
+    runtimes_asked(runtime)
+    if options.pooled and (why := embedding_refusal(found)):
+        raise QuietformerError(f"--pooled: {why}")
+    return ClientPlan(found, chosen, runtime, options.pooled)
+
+
+def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: PreTrainedModel) -> ExportDetails:
+    """Write config.json and what every client needs, and say in the details how each loads the folder."""
+    written = {one.runtime for one in details.runtimes if one.error is None}
+    shipment = Shipment(
+        model=plan.model,
+        folder=draft,
+        inputs=details.inputs,
+        has_onnx="onnxruntime" in written,
+        has_openvino="openvino" in written,
+        calibrated=calibrated,
+    )
+    write_common(shipment)
+    for name in (INTEGER, FLOATING) if plan.pooled else ():
+        if (draft / name).is_file():
+            add_pooling(draft / name, shipment.settings)
+    for target in plan.targets:
+        target.write(shipment)
+    if {target.name for target in plan.targets if "onnxruntime" in target.runtimes} == {"transformers.js"}:
+        (draft / INTEGER).unlink()  # nobody looks for it under this name
+        details = _moved(details, IN_BROWSERS)
+    details = details.model_copy(update={"targets": [target.shipped(shipment) for target in plan.targets]})
+    write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
+    return details
+
+
+def _moved(details: ExportDetails, graph: str) -> ExportDetails:
+    runtimes = [
+        one.model_copy(update={"file": graph}) if one.runtime == "onnxruntime" else one for one in details.runtimes
+    ]
+    return details.model_copy(update={"runtimes": runtimes})

@@ -1,0 +1,38 @@
+"""The files by which sentence-transformers, and clients that read them too, know how a model makes embeddings."""
+
+from __future__ import annotations
+
+from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
+from quietformer.models.sentence_folder import FLAGS, LENGTHS, MODULES, POOLING, PROMPTS
+
+TYPES = "sentence_transformers.models"
+"""Where every version of sentence-transformers has its modules."""
+
+
+def embedding_refusal(model: ModelToShip) -> str:
+    """Why a client that embeds texts has no use for a model; empty if it has."""
+    if model.settings is None:
+        return f"it makes embeddings of texts, and a {model.class_name} does not"
+    if model.settings.other_modules:
+        return f"the {model.settings.other_modules[0]} module of this model is not part of the exported graph"
+    return ""
+
+
+def write_sentence_files(shipment: Shipment) -> None:
+    """modules.json, the pooling module's config, the longest text and the prompts."""
+    folder, settings = shipment.folder, shipment.settings
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] * settings.normalize)]
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": f"{TYPES}.{kind}"}
+        for place, (path, kind) in enumerate(kinds)
+    ]
+    write_json(folder / MODULES, modules)
+    modes = settings.pooling or ("mean",)
+    flags = {flag: mode in modes for flag, mode in FLAGS.items()}
+    size = {"word_embedding_dimension": shipment.model.hidden_size}
+    write_json(folder / POOLING, {**size, **flags, "include_prompt": settings.include_prompt})
+    write_json(
+        folder / LENGTHS[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.do_lower_case}
+    )
+    prompts = {"prompts": dict(settings.prompts), "default_prompt_name": settings.default_prompt_name}
+    write_json(folder / PROMPTS, {**prompts, "similarity_fn_name": "cosine"})

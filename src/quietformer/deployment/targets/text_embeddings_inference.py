@@ -1,0 +1,40 @@
+"""text-embeddings-inference: the graph, config.json, the tokenizer, and sentence-transformers' pooling."""
+
+from __future__ import annotations
+
+from quietformer.deployment.sentence_files import embedding_refusal, write_sentence_files
+from quietformer.deployment.shipment import ModelToShip, Shipment
+from quietformer.deployment.target import TargetSpec, targets
+
+NAMES = {"cls": "cls", "mean": "mean", "lasttoken": "last-token"}
+"""The pooling that the server knows, as its `--pooling` calls it."""
+
+
+@targets.register("text_embeddings_inference")
+class TextEmbeddingsInferenceTarget(TargetSpec):
+    """A server for embeddings, and for classifiers of texts."""
+
+    name = "text-embeddings-inference"
+    language = "bash"
+    install = "docker"
+
+    def refusal(self, model: ModelToShip) -> str:
+        if model.class_name.endswith("ForSequenceClassification"):
+            return ""
+        if why := embedding_refusal(model):
+            return why
+        assert model.settings is not None
+        unknown = [mode for mode in model.settings.pooling if mode not in NAMES]
+        if unknown or len(model.settings.pooling) > 1:
+            return f"it cannot pool by {' and '.join(model.settings.pooling)}; it knows {', '.join(NAMES)}"
+        return ""
+
+    def write(self, shipment: Shipment) -> None:
+        if shipment.model.embeds_text:
+            write_sentence_files(shipment)
+
+    def code(self, shipment: Shipment) -> str:
+        return (
+            'docker run -p 8080:80 -v "$PWD/FOLDER:/model" \\\n'
+            "  ghcr.io/huggingface/text-embeddings-inference:cpu-latest --model-id /model"
+        )
