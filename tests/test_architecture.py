@@ -49,7 +49,8 @@ ALLOWED = {
     "__main__": {"cli"},
 }  # fmt: skip
 """Every package and what it may import, lazily or not."""
-HOMES = {"quietformer.attention.normalizers", "quietformer.attention.gates", "quietformer.quant.estimators", "quietformer.deployment.targets",
+HOMES = {"quietformer.attention.normalizers", "quietformer.attention.gates", "quietformer.quant.estimators",
+         "quietformer.deployment.targets",
          "quietformer.quant.placements", "quietformer.training.regularizers"}  # fmt: skip
 """Where registries look for the classes they name, by name and on first use (docs/adr/0012)."""
 BY_NAME = {
