@@ -39,7 +39,7 @@ ALLOWED = {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
     "workflows": BASE | {
-        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+        "progress", "config", "results", "rendering", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis", "training", "deployment",
     },
     "study": BASE | {"progress", "config", "results", "rendering", "training", "workflows"},

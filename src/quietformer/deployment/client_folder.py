@@ -8,8 +8,10 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from quietformer.config.options.export import ExportOptions, RuntimeChoice
+from quietformer.deployment.card_fields import card_fields
 from quietformer.deployment.onnx_export import DETAILS, FLOATING
 from quietformer.deployment.pooled_graph import add_pooling
+from quietformer.deployment.push import check_hub_id, check_repository
 from quietformer.deployment.runtimes import runtimes_asked
 from quietformer.deployment.sentence_files import embedding_refusal
 from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment, model_to_ship, write_common
@@ -18,7 +20,7 @@ from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
 from quietformer.files import write_text
 from quietformer.models.save import origin_of
-from quietformer.results.export import ExportDetails
+from quietformer.results.export import CardFields, ExportDetails
 
 
 @dataclass(frozen=True)
@@ -29,30 +31,29 @@ class ClientPlan:
     targets: list[TargetSpec]
     runtime: RuntimeChoice | None
     pooled: bool
+    card: CardFields
 
 
-def plan_clients(model: PreTrainedModel, options: ExportOptions) -> ClientPlan:
+def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> ClientPlan:
     """Which clients are meant, checked against the model and the runtimes that are installed."""
+    if options.push:
+        check_repository(options.push)
+    if options.base_model:
+        check_hub_id("--base-model", options.base_model)
     found = model_to_ship(model, origin_of(model))
     chosen = chosen_targets(options.targets, found)
     runtime = runtime_choice(chosen, options.runtime, named=bool(options.targets))
     runtimes_asked(runtime)
     if options.pooled and (why := embedding_refusal(found)):
         raise QuietformerError(f"--pooled: {why}")
-    return ClientPlan(found, chosen, runtime, options.pooled)
+    is_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+    card = card_fields(found, options.base_model or (name if is_hub_id else ""))
+    return ClientPlan(found, chosen, runtime, options.pooled, card)
 
 
 def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: PreTrainedModel) -> ExportDetails:
     """Write config.json and what every client needs, and say in the details how each loads the folder."""
-    written = {one.runtime for one in details.runtimes if one.error is None}
-    shipment = Shipment(
-        model=plan.model,
-        folder=draft,
-        inputs=details.inputs,
-        has_onnx="onnxruntime" in written,
-        has_openvino="openvino" in written,
-        calibrated=calibrated,
-    )
+    shipment = Shipment(plan.model, draft, details, calibrated)
     write_common(shipment)
     for name in (INTEGER, FLOATING) if plan.pooled else ():
         if (draft / name).is_file():

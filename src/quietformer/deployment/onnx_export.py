@@ -21,7 +21,7 @@ from quietformer.deployment.onnx_graph import floating_graph, integer_graph
 from quietformer.deployment.processor import instruction_set, processor_name
 from quietformer.deployment.runtimes import checked, runtimes_asked, size_of, timed_models, write_for_openvino
 from quietformer.deployment.torch_program import marked_program, output_name
-from quietformer.deployment.usage_note import INTEGER, usage_note
+from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES, usage_note
 from quietformer.errors import QuietformerError
 from quietformer.files import whole_folder, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
@@ -32,7 +32,6 @@ from quietformer.results import numbers
 from quietformer.results.export import ExportDetails, FileSizes, LatencyRow, RuntimeDetails, RuntimeName
 
 FLOATING, DETAILS = "model_fp32.onnx", "export.json"
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""

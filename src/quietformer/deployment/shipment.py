@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from quietformer.architectures.task import task_of
 from quietformer.config.spec_base import JsonObject
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.batches_from_options import KINDS, InputKind
-from quietformer.deployment.usage_note import INTEGER
+from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES
 from quietformer.files import read_json, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
 from quietformer.models.sentence_folder import SentenceSettings, read_sentence_settings
+from quietformer.results.export import ExportDetails, RuntimeName
 
 LONGEST = 1_000_000
 """A tokenizer that knows no longest text says a number past this one."""
@@ -58,11 +59,28 @@ class Shipment:
 
     model: ModelToShip
     folder: Path
-    inputs: list[str]
-    has_onnx: bool
-    has_openvino: bool
-    calibrated: PreTrainedModel | None = field(default=None, repr=False)
+    details: ExportDetails
+    calibrated: PreTrainedModel
     """The quantized model itself, for targets that write weights of their own."""
+
+    @property
+    def inputs(self) -> list[str]:
+        return self.details.inputs
+
+    @property
+    def has_onnx(self) -> bool:
+        return self._has("onnxruntime")
+
+    @property
+    def has_openvino(self) -> bool:
+        return self._has("openvino")
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return any((self.folder / name).is_file() for name in TOKENIZER_FILES)
+
+    def _has(self, runtime: RuntimeName) -> bool:
+        return any(one.runtime == runtime and one.error is None for one in self.details.runtimes)
 
     @property
     def graph(self) -> str:

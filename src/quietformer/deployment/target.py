@@ -40,8 +40,18 @@ class TargetSpec(Spec):
     def code(self, shipment: Shipment) -> str:
         """How the client loads the folder: a few lines, in which the folder is called FOLDER."""
 
+    def note(self, shipment: Shipment) -> str:
+        """What there is to know about this client; empty if nothing."""
+        return ""
+
     def shipped(self, shipment: Shipment) -> ShippedTarget:
-        return ShippedTarget(name=self.name, install=self.install, language=self.language, code=self.code(shipment))
+        return ShippedTarget(
+            name=self.name,
+            install=self.install,
+            language=self.language,
+            code=self.code(shipment),
+            note=self.note(shipment),
+        )
 
 
 targets: Registry[TargetSpec] = Registry("target", home="quietformer.deployment.targets")

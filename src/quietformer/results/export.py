@@ -120,6 +120,18 @@ class ShippedTarget(Record):
     install: str = Field(description="the package it comes with")
     language: str
     code: str = Field(description="in it the folder is called FOLDER")
+    note: str = Field(default="", description="what there is to know about it")
+
+
+class CardFields(Record):
+    """What the card of a model says about where it comes from."""
+
+    base_model: str | None = Field(default=None, description="the hub id of the model it was made from")
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    language: list[str] = Field(default_factory=list)
+    pipeline_tag: str | None = None
 
 
 class ExportDetails(Record):
@@ -194,6 +206,7 @@ class ExportReport(SimulatedReport):
     export: ExportDetails
     baselines: list[BaselineRow] = Field(default_factory=list)
     steps: list[SearchStep] = Field(default_factory=list, description="what the search tried; empty without a search")
+    card: CardFields = Field(default_factory=CardFields)
 
     def sentences(self) -> list[str]:
         made = self.export

@@ -63,6 +63,11 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     pooled: bool = Field(
         default=False, description="Also give sentence_embedding: pooling and normalization in the graph."
     )
+    base_model: Annotated[str, Flag("HUB_ID")] = Field(
+        default="", description="Hub id of the model this is made from, for the model card; MODEL if that is one."
+    )
+    push: Annotated[str, Flag("REPO")] = Field(default="", description="Upload OUT to this repository of the hub.")
+    private: bool = Field(default=False, description="Make a new repository private.")
     overwrite: bool = Field(default=False, description="Replace what is already in OUT.")
 
     def limits(self) -> dict[str, float]:

@@ -1,9 +1,10 @@
-"""ONNX Runtime by itself, and our own class around it."""
+"""ONNX Runtime by itself."""
 
 from __future__ import annotations
 
 from quietformer.deployment.shipment import Shipment
 from quietformer.deployment.target import TargetSpec, targets
+from quietformer.deployment.usage_note import caution, onnxruntime_code
 
 
 @targets.register("onnxruntime")
@@ -11,12 +12,10 @@ class OnnxRuntimeTarget(TargetSpec):
     """A graph and the tokenizer."""
 
     name = "onnxruntime"
-    install = "quietformer[onnx]"
+    install = "onnxruntime"
 
     def code(self, shipment: Shipment) -> str:
-        begin = 'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER")\n'
-        if shipment.model.embeds_text:
-            return f'{begin}embeddings = model.encode(["A sentence."])'
-        if shipment.model.kind == "text":
-            return f'{begin}outputs = model(["A sentence."])'
-        return f"{begin}outputs = model({shipment.inputs[0]}=values)"
+        return onnxruntime_code("FOLDER", shipment.graph, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
+
+    def note(self, shipment: Shipment) -> str:
+        return caution(shipment.details)

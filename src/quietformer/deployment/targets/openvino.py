@@ -1,10 +1,11 @@
-"""OpenVINO by itself, and our own class around it."""
+"""OpenVINO by itself."""
 
 from __future__ import annotations
 
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE
 from quietformer.deployment.shipment import Shipment
 from quietformer.deployment.target import TargetSpec, targets
+from quietformer.deployment.usage_note import PRECISION, openvino_code
 
 
 @targets.register("openvino")
@@ -17,8 +18,7 @@ class OpenVinoTarget(TargetSpec):
     install = "openvino"
 
     def code(self, shipment: Shipment) -> str:
-        return (
-            "import openvino\n\n"
-            f'model = openvino.Core().compile_model("FOLDER/{OPENVINO_FILE}", "CPU")\n'
-            f"outputs = model({{name: arrays[name] for name in {shipment.inputs!r}}})"
-        )
+        return openvino_code("FOLDER", OPENVINO_FILE, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
+
+    def note(self, shipment: Shipment) -> str:
+        return PRECISION

@@ -16,7 +16,7 @@ class TextEmbeddingsInferenceTarget(TargetSpec):
 
     name = "text-embeddings-inference"
     language = "bash"
-    install = "docker"
+    install = "text-embeddings-router"
 
     def refusal(self, model: ModelToShip) -> str:
         if model.class_name.endswith("ForSequenceClassification"):
@@ -34,7 +34,7 @@ class TextEmbeddingsInferenceTarget(TargetSpec):
             write_sentence_files(shipment)
 
     def code(self, shipment: Shipment) -> str:
-        return (
-            'docker run -p 8080:80 -v "$PWD/FOLDER:/model" \\\n'
-            "  ghcr.io/huggingface/text-embeddings-inference:cpu-latest --model-id /model"
-        )
+        pooling = ""
+        if shipment.model.embeds_text:
+            pooling = f" --pooling {NAMES[(shipment.settings.pooling or ('mean',))[0]]}"
+        return f"text-embeddings-router --model-id FOLDER{pooling} --port 8080"
