@@ -42,6 +42,8 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
         check_hub_id("--base-model", options.base_model)
     found = model_to_ship(model, origin_of(model))
     chosen = chosen_targets(options.targets, found)
+    if options.search and "compressed-tensors" in options.targets:
+        raise QuietformerError("--for compressed-tensors: it cannot say what the search changes; pass --no-search")
     runtime = runtime_choice(chosen, options.runtime, named=bool(options.targets))
     runtimes_asked(runtime)
     if options.pooled and (why := embedding_refusal(found)):

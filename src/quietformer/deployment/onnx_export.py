@@ -36,7 +36,16 @@ FLOATING, DETAILS = "model_fp32.onnx", "export.json"
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
 
-STALE = ("model*.onnx*", "onnx", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
+STALE = (
+    "model*.onnx*",
+    "model*.safetensors*",
+    "onnx",
+    "openvino",
+    "figures.json",
+    "report.json",
+    "report.html",
+    *PROCESSOR_FILES,
+)
 """What an earlier export wrote into the folder and this one replaces."""
 
 SAME = 1e-3
