@@ -1,5 +1,6 @@
 # The public names: the only list of them. __init__.py reads it, and type checkers read it.
 from quietformer.analysis.inspection import inspect_model as inspect_model
+from quietformer.api import bench as bench
 from quietformer.api import compare as compare
 from quietformer.api import convert as convert
 from quietformer.api import export as export

@@ -95,8 +95,10 @@ class Shipment:
 
 IN_BROWSERS = "onnx/model_quantized.onnx"
 """The name that transformers.js looks for."""
-GRAPHS = (INTEGER, IN_BROWSERS, "onnx/model.onnx")
-"""Where clients and our own runtime look for a graph, first to last."""
+GRAPHS = (INTEGER, IN_BROWSERS)
+"""Where the INT8 graph may lie, first to last."""
+FP32_GRAPHS = ("model_fp32.onnx", "onnx/model.onnx")
+"""Where the fp32 graph may lie, if it is kept."""
 
 
 def model_to_ship(model: PreTrainedModel, origin: Path | None) -> ModelToShip:
