@@ -9,17 +9,13 @@ import pytest
 
 import quietformer as qf
 from tests.commands import fails
-from tests.deployment.exports import small, write_encoder
 
 QUICK = ("--shapes", "1x8,3x16", "--seconds", "0.01", "--threads", "1")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    source = write_encoder(tmp_path_factory.mktemp("encoder") / "source")
-    out = tmp_path_factory.mktemp("out") / "encoder"
-    qf.export(source, out, keep_fp32=True, **small(source))
-    return out
+@pytest.fixture
+def folder(exported_encoder):
+    return exported_encoder
 
 
 def test_int8_stands_beside_fp32_in_every_runtime(run, folder, tmp_path):
@@ -39,7 +35,7 @@ def test_int8_stands_beside_fp32_in_every_runtime(run, folder, tmp_path):
 
 
 def test_without_fp32_it_is_said_how_to_have_it(run, folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "int8", ignore=shutil.ignore_patterns("model_fp32.onnx"))
+    shutil.copytree(folder, tmp_path / "int8", ignore=shutil.ignore_patterns("onnx"))
     arguments = ("bench", tmp_path / "int8", *QUICK, "--no-memory", "--runtime", "onnxruntime")
     code, out, _ = run(*arguments, "--json", tmp_path / "report.json")
     assert code == 0

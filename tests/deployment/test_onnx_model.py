@@ -14,47 +14,40 @@ from transformers import AutoModel, AutoTokenizer
 
 import quietformer as qf
 from quietformer.errors import QuietformerError
-from tests.deployment.exports import LENGTH, OTHER, small, write_encoder
+from tests.deployment.exports import LENGTH, OTHER
 
-PROMPT = "find: "
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return write_encoder(tmp_path_factory.mktemp("encoder") / "source", "pooling_mode_mean_tokens")
+PROMPT, FP32 = "find: ", "onnx/model.onnx"
 
 
-@pytest.fixture(scope="module")
-def folder(source, tmp_path_factory):
-    out = tmp_path_factory.mktemp("out") / "encoder"
-    qf.export(source, out, keep_fp32=True, **small(source))
-    return out
+@pytest.fixture
+def folder(exported_encoder):
+    return exported_encoder
 
 
 @pytest.fixture(scope="module")
-def fp32(folder):
-    return qf.OnnxModel(folder, file="model_fp32.onnx")
+def fp32(exported_encoder):
+    return qf.OnnxModel(exported_encoder, file=FP32)
 
 
 def by_torch(source, texts):
-    """Mean pooling and normalization, one text at a time."""
+    """The first token, normalized, one text at a time."""
     tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
     found = []
     for text in texts:
         batch = tokenizer(text, truncation=True, max_length=LENGTH, return_tensors="pt")
         with torch.no_grad():
-            mean = model(**batch).last_hidden_state[0].mean(0)
-        found.append((mean / mean.norm()).numpy())
+            first = model(**batch).last_hidden_state[0, 0]
+        found.append((first / first.norm()).numpy())
     return np.stack(found)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_encode_of_the_fp32_graph_is_what_torch_gives(source, fp32, batch_size):
-    np.testing.assert_allclose(fp32.encode(OTHER, batch_size=batch_size), by_torch(source, OTHER), atol=1e-5)
+def test_encode_of_the_fp32_graph_is_what_torch_gives(sentence_encoder, fp32, batch_size):
+    np.testing.assert_allclose(fp32.encode(OTHER, batch_size=batch_size), by_torch(sentence_encoder, OTHER), atol=1e-5)
 
 
-def test_int8_is_near_in_both_runtimes(source, folder):
-    wanted = by_torch(source, OTHER)
+def test_int8_is_near_in_both_runtimes(sentence_encoder, folder):
+    wanted = by_torch(sentence_encoder, OTHER)
     for runtime in ("onnxruntime", "openvino"):
         found = qf.OnnxModel(folder, runtime=runtime, threads=1).encode(OTHER)
         assert ((found * wanted).sum(1) > 0.98).all()
@@ -78,8 +71,8 @@ def test_prompts_stand_before_the_text(fp32):
 def test_prompt_tokens_are_left_out_of_pooling_where_the_folder_says_so(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "other")
     pooling = tmp_path / "other" / "1_Pooling" / "config.json"
-    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
-    model = qf.OnnxModel(tmp_path / "other", file="model_fp32.onnx")
+    pooling.write_text(json.dumps({"word_embedding_dimension": 32, "include_prompt": False}))  # the mean
+    model = qf.OnnxModel(tmp_path / "other", file=FP32)
     states = model(PROMPT + OTHER[0])
     count = len(model.tokenizer(PROMPT)["input_ids"]) - 1  # the token that ends a text is not one of the prompt
     mean = states[count:].mean(0)
@@ -133,7 +126,10 @@ def damaged(folder, place, change):
 @pytest.mark.parametrize(
     ("change", "options", "says"),
     [
-        (lambda at: (at / "model.onnx").unlink(), {}, "is not complete: it has no model.onnx or onnx/model_quantized.onnx"),
+        (
+            lambda at: [path.unlink() for path in at.rglob("model*.onnx")], {},
+            "is not complete: it has no model.onnx or onnx/model_quantized.onnx",
+        ),
         (lambda at: (at / "model.onnx").write_bytes(b"abc"), {}, "onnxruntime does not take"),
         (lambda at: (at / "model.onnx").write_bytes((at / "model.onnx").read_bytes()[:9000]), {}, "onnxruntime does not take"),
         (lambda at: (at / "export.json").write_text('{"format": 99}'), {}, "has format 99, this release reads up to"),
@@ -147,7 +143,7 @@ def damaged(folder, place, change):
             lambda at: (at / "openvino" / "openvino_model.bin").unlink(), {"runtime": "openvino"},
             "lacks its weights, openvino_model.bin",
         ),
-        (lambda at: None, {"file": "onnx/model.onnx"}, "it has no onnx/model.onnx"),
+        (lambda at: None, {"file": "model_fp16.onnx"}, "it has no model_fp16.onnx"),
         (lambda at: None, {"runtime": "onnx"}, "unknown runtime 'onnx'"),
     ],
 )  # fmt: skip

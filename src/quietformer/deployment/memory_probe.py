@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

@@ -22,18 +22,14 @@ from tests.deployment.exports import LABELS, LENGTH, OTHER, small, write_classif
 NAMES = [target.name for target in every_target()]
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return write_encoder(tmp_path_factory.mktemp("encoder") / "source")
+@pytest.fixture
+def source(sentence_encoder):
+    return sentence_encoder
 
 
-@pytest.fixture(scope="module")
-def encoder(source, tmp_path_factory):
-    """Laid out for every client that takes one graph under several names, with fp32 and pooling."""
-    out = tmp_path_factory.mktemp("out") / "encoder"
-    chosen = [name for name in NAMES if name != "compressed-tensors"]
-    qf.export(source, out, targets=chosen, pooled=True, keep_fp32=True, **small(source))
-    return out
+@pytest.fixture
+def encoder(exported_encoder):
+    return exported_encoder
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +121,7 @@ def test_every_client_is_told_how_to_load_and_python_code_is_python(encoder, cla
 
 
 def test_the_default_suits_the_model_and_stores_weights_once(classifier):
-    assert list(details(classifier)) == ["onnxruntime", "optimum", "text-embeddings-inference"]
+    assert list(details(classifier)) == ["onnxruntime", "optimum", "quietformer", "text-embeddings-inference"]
     assert [path.name for path in sorted(classifier.rglob("*.onnx"))] == ["model.onnx", "model_fp32.onnx"]
     assert not (classifier / "modules.json").exists()
 
