@@ -52,7 +52,7 @@ def make(environment: Environment, place: Path) -> Path:
     if environment.torch:  # first and pinned, or several GB come that a CPU cannot use
         torch = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
         run(*pip, torch)
-        pins = pins or ["-c", str(_only(torch, folder))]
+        pins = [*pins, torch]  # nor does another package change it
     own = [f"{ROOT}[openvino]"] if environment.pinned else []
     run(*pip, *pins, *own, *environment.packages)
     # torchvision's wheel does not import beside a CPU build of torch, and transformers imports it where it is installed.
