@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ TEXTS = [
     "Überraschung: naïve café.",
     "Is this a question?",
 ]
-SMALL = {"search": False, "timed": False, "sequences": 32, "calibration": 4}
+SMALL = {"search": False, "timed": False, "sequences": 16, "calibration": 2}
 ENCODERS, BOTH = ("minilm", "gte-small"), ("minilm", "gte-small", "classifier")
 CLIENTS: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("sentence-transformers, our module", "ours", "ours-as-module", "onnxruntime", ENCODERS),
@@ -85,21 +86,20 @@ def classifier(folder: Path) -> Path:
     return folder
 
 
-def exported(source: str | Path, place: Path) -> dict[str, Path]:
-    """The folders that clients load: for all that take a graph, and for compressed-tensors in two ways."""
-    name = place.name
-    found = {"graph": place / "int8" / name, "static": place / "static" / name, "token": place / "token" / name}
-    if not found["graph"].is_dir():
-        chosen = ["onnxruntime", "openvino", "optimum", "transformers.js"]
-        chosen += [] if name == "classifier" else ["sentence-transformers", "fastembed"]
-        qf.export(source, found["graph"], targets=chosen, **SMALL)
-    for way in ("static", "token"):
-        if not found[way].is_dir():
-            chosen = ["compressed-tensors", *([] if name == "classifier" else ["sentence-transformers"])]
-            granularity = "token" if way == "token" else "tensor"
-            options: dict[str, Any] = SMALL | {"granularity": granularity, "placement": "linear"}
-            qf.export(source, found[way], targets=chosen, runtime="onnxruntime", **options)
-    return found
+def exported(source: str | Path, place: Path, name: str, way: str) -> Path:
+    """The folder that clients load: `graph` for all that take one, or compressed-tensors in two ways. Made once."""
+    out = place / "exported" / way / name
+    own = [] if name == "classifier" else ["sentence-transformers"]
+    if not out.is_dir() and way == "graph":
+        chosen = ["onnxruntime", "openvino", "optimum", "transformers.js", *own]
+        qf.export(source, out, targets=chosen, **SMALL)
+    elif not out.is_dir():
+        options: dict[str, Any] = SMALL | {
+            "granularity": "token" if way == "token" else "tensor",
+            "placement": "linear",
+        }
+        qf.export(source, out, targets=["compressed-tensors", *own], runtime="onnxruntime", **options)
+    return out
 
 
 def outputs(loader: str, python: str, folder: Path, place: Path, *, own_code: bool = True) -> np.ndarray[Any, Any]:
@@ -118,12 +118,11 @@ def compared(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> dict[str
     return {"difference": float(np.abs(one - other).max()), "cosine": float(cosines.mean())}
 
 
-def measured(place: Path, sources: dict[str, str | Path]) -> list[dict[str, Any]]:
-    folders = {name: exported(source, place / "exported" / name) for name, source in sources.items()}
-    rows = []
+def measured(place: Path, sources: dict[str, str | Path]) -> Iterator[dict[str, Any]]:
+    """A row for each client: how far it is from our own runtime on each model."""
+    ours: dict[tuple[str, str], np.ndarray[Any, Any]] = {}
     for title, environment, loader, reference, models in CLIENTS:
         row: dict[str, Any] = {"client": title, "reference": reference, "models": {}}
-        rows.append(row)
         try:
             if environment == "node":
                 python, row["versions"] = str(make_node(place)), PACKAGE.lstrip("@").replace("@", " ")
@@ -131,18 +130,21 @@ def measured(place: Path, sources: dict[str, str | Path]) -> list[dict[str, Any]
                 made = make(ENVIRONMENTS[environment], place)
                 python, row["versions"] = str(made), versions(ENVIRONMENTS[environment], made)
         except (RuntimeError, OSError) as error:
-            row["error"] = str(error)
+            yield row | {"error": str(error)}
             continue
-        for model in (model for model in models if model in folders):
-            folder = folders[model][reference if reference in ("static", "token") else "graph"]
-            ours = "ours-in-openvino" if reference == "openvino" else "ours"
+        for model in (model for model in models if model in sources):
+            way = reference if reference in ("static", "token") else "graph"
+            folder = exported(sources[model], place, model, way)
             try:
                 found = outputs(loader, python, folder, place, own_code=environment == "ours")
-                row["models"][model] = compared(outputs(ours, sys.executable, folder, place), found)
+                if (reference, model) not in ours:
+                    own = "ours-in-openvino" if reference == "openvino" else "ours"
+                    ours[reference, model] = outputs(own, sys.executable, folder, place)
+                row["models"][model] = compared(ours[reference, model], found)
             except (RuntimeError, OSError) as error:
                 row["models"][model] = {"error": str(error)}
             print(title, model, row["models"][model], flush=True)
-    return rows
+        yield row
 
 
 def table(result: dict[str, Any]) -> str:
@@ -175,10 +177,12 @@ def main() -> None:
         sources["gte-small"] = given.models / "gte-small"
     trained = place / "classifier-fp32"
     sources["classifier"] = trained if trained.is_dir() else classifier(trained)
-    result = {"texts": len(TEXTS), "rows": measured(place, sources)}
+    result: dict[str, Any] = {"texts": len(TEXTS), "rows": []}
+    for row in measured(place, sources):
+        result["rows"].append(row)
+        if given.keep:  # after each client: some take minutes
+            keep(__file__, result)
     print(table(result))
-    if given.keep:
-        keep(__file__, result)
 
 
 if __name__ == "__main__":
