@@ -9,11 +9,11 @@ from transformers import PreTrainedModel
 
 from quietformer.config.options.export import ExportOptions, RuntimeChoice
 from quietformer.deployment.card_fields import card_fields
-from quietformer.deployment.onnx_export import DETAILS, FLOATING
+from quietformer.deployment.onnx_export import DETAILS, FLOATING, STALE
 from quietformer.deployment.pooled_graph import add_pooling
 from quietformer.deployment.push import check_hub_id, check_repository
 from quietformer.deployment.runtimes import runtimes_asked
-from quietformer.deployment.sentence_files import embedding_refusal
+from quietformer.deployment.sentence_files import SENTENCE_FILES, embedding_refusal, write_sentence_files
 from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment, model_to_ship, write_common
 from quietformer.deployment.target import TargetSpec, chosen_targets, runtime_choice
 from quietformer.deployment.usage_note import INTEGER
@@ -53,10 +53,18 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
     return ClientPlan(found, chosen, runtime, options.pooled, card)
 
 
+def stale_files(out: Path) -> tuple[str, ...]:
+    """Patterns of what an earlier export has left in a folder; weights only if it was one, or they may be anybody's."""
+    weights = ("model*.safetensors*",) if (out / DETAILS).is_file() else ()
+    return (*STALE, *SENTENCE_FILES, *weights)
+
+
 def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: PreTrainedModel) -> ExportDetails:
     """Write config.json and what every client needs, and say in the details how each loads the folder."""
     shipment = Shipment(plan.model, draft, details, calibrated)
     write_common(shipment)
+    if plan.model.embeds_text:
+        write_sentence_files(shipment)
     for name in (INTEGER, FLOATING) if plan.pooled else ():
         if (draft / name).is_file():
             add_pooling(draft / name, shipment.settings)

@@ -87,13 +87,7 @@ def read_exported(folder: Path, runtime: RuntimeName, file: str | None) -> Expor
         )
     graph = _graph(folder, runtime, file)
     config = _object(folder / "config.json")
-    read = read_sentence_settings(folder)
-    if read is not None and (read.other_modules or not read.pooling):
-        why = (
-            f"its {read.other_modules[0]} module is not run here" if read.other_modules else "it has no Pooling module"
-        )
-        raise CheckpointError(f"{folder / 'modules.json'}: {why}; load the folder with sentence-transformers")
-    return ExportedFolder(folder, graph, runtime, config, read or SentenceSettings())
+    return ExportedFolder(folder, graph, runtime, config, read_sentence_settings(folder) or SentenceSettings())
 
 
 def _graph(folder: Path, runtime: RuntimeName, file: str | None) -> Path:

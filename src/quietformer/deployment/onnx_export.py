@@ -38,7 +38,6 @@ LARGE = 1_800_000_000
 
 STALE = (
     "model*.onnx*",
-    "model*.safetensors*",
     "onnx",
     "openvino",
     "figures.json",

@@ -62,7 +62,8 @@ class OnnxModel(nn.Module):
     @property
     def embeds(self) -> bool:
         """Whether it makes embeddings of texts."""
-        return self.session.output == "last_hidden_state" and "input_ids" in self.session.inputs
+        tokens = self.session.output == "last_hidden_state" and "input_ids" in self.session.inputs
+        return tokens and bool(self.settings.pooling) and not self.settings.other_modules
 
     @property
     def labels(self) -> list[str]:
@@ -193,6 +194,11 @@ class OnnxModel(nn.Module):
         return None if name is None else prompts[name]
 
     def _check_embeds(self) -> None:
+        if self.settings.other_modules:
+            raise QuietformerError(
+                f"the {self.settings.other_modules[0]} module of {self.exported.folder} is not run here, so these would not be "
+                "its embeddings; call the model instead of encode"
+            )
         if not self.embeds:
             raise QuietformerError(
                 f"{self.exported.folder} gives {self.session.output}, not embeddings of texts; call the model instead of encode"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
 from quietformer.models.sentence_folder import FLAGS, LENGTHS, MODULES, POOLING, PROMPTS
 
+SENTENCE_FILES = (MODULES, "1_Pooling", PROMPTS, LENGTHS[0])
 TYPES = "sentence_transformers.models"
 """Where every version of sentence-transformers has its modules."""
 
@@ -15,20 +16,26 @@ def embedding_refusal(model: ModelToShip) -> str:
         return f"it makes embeddings of texts, and a {model.class_name} does not"
     if model.settings.other_modules:
         return f"the {model.settings.other_modules[0]} module of this model is not part of the exported graph"
-    return ""
+    return "" if model.settings.pooling else "the model has no Pooling module, so it makes no embeddings of texts"
 
 
 def write_sentence_files(shipment: Shipment) -> None:
-    """modules.json, the pooling module's config, the longest text and the prompts."""
+    """modules.json, the pooling module's config, the longest text and the prompts; our own runtime reads them too."""
     folder, settings = shipment.folder, shipment.settings
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] * settings.normalize)]
+    # Modules that the graph does not compute are named too: what loads the folder must not leave them out in silence.
+    kinds = ["Transformer", *["Pooling"] * bool(settings.pooling), *settings.other_modules]
+    kinds += ["Normalize"] * settings.normalize
     modules = [
-        {"idx": place, "name": str(place), "path": path, "type": f"{TYPES}.{kind}"}
-        for place, (path, kind) in enumerate(kinds)
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": kind if "." in kind else f"{TYPES}.{kind}",
+        }
+        for place, kind in enumerate(kinds)
     ]
     write_json(folder / MODULES, modules)
-    modes = settings.pooling or ("mean",)
-    flags = {flag: mode in modes for flag, mode in FLAGS.items()}
+    flags = {flag: mode in settings.pooling for flag, mode in FLAGS.items()}
     size = {"word_embedding_dimension": shipment.model.hidden_size}
     write_json(folder / POOLING, {**size, **flags, "include_prompt": settings.include_prompt})
     write_json(

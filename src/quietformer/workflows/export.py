@@ -13,8 +13,8 @@ from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import OwnExport, compare_baselines
-from quietformer.deployment.client_folder import lay_out, plan_clients
-from quietformer.deployment.onnx_export import STALE, export_onnx
+from quietformer.deployment.client_folder import lay_out, plan_clients, stale_files
+from quietformer.deployment.onnx_export import export_onnx
 from quietformer.deployment.push import push_folder
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.errors import QualityError, QuietformerError
@@ -65,7 +65,7 @@ def export(
         simulated = simulate(opened, options, progress)
     data, reference = simulated.data, simulated.reference
     _check_measured(limits, reference.evaluation)
-    with whole_folder(out, stale=STALE) as draft:  # put in place when the quality is known and suffices
+    with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
         best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
         details = export_onnx(best, draft, data.evaluation, data.tokenizer, onnx, progress)
         seconds = time.perf_counter() - begin

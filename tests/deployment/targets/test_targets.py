@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 import quietformer as qf
+from quietformer.deployment.client_folder import stale_files
 from quietformer.deployment.target import every_target
 from quietformer.errors import QuietformerError
 from tests.deployment.exports import LABELS, LENGTH, OTHER, small, write_classifier, write_encoder, write_model
@@ -142,6 +143,7 @@ def test_transformers_js_alone_has_the_graph_once(tmp_path):
     assert not (tmp_path / "out" / "openvino").exists()
     embeddings = qf.OnnxModel(tmp_path / "out").encode(OTHER)
     assert embeddings.shape == (len(OTHER), 32)
+    assert (tmp_path / "out" / "modules.json").is_file()  # or our own runtime would not know the pooling
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,12 @@ def test_a_module_past_pooling_is_not_left_out_in_silence(tmp_path):
     (source / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(QuietformerError, match="the Dense module of this model is not part of the exported graph"):
         qf.export(source, tmp_path / "out", targets="sentence-transformers", **small(source))
+    qf.export(source, tmp_path / "out", runtime="onnxruntime", **small(source))
+    assert list(details(tmp_path / "out")) == ["onnxruntime", "optimum", "quietformer"]
+    exported = qf.OnnxModel(tmp_path / "out")
+    assert exported(OTHER[0]).shape[1] == 32
+    with pytest.raises(QuietformerError, match="the Dense module of .* is not run here"):
+        exported.encode(OTHER)
 
 
 def test_every_kind_of_target_has_its_own_name():
@@ -189,3 +197,28 @@ def test_a_classifier_gives_what_torch_gives_in_fp32(classified, classifier):
     exported = qf.OnnxModel(classifier, file="model_fp32.onnx")
     torch.testing.assert_close(exported(OTHER, batch_size=2), torch.stack(wanted), atol=1e-5, rtol=1e-4)
     assert exported.labels == list(LABELS.values())
+
+
+def test_a_folder_is_replaced_only_when_asked_and_keeps_what_is_not_ours(classified, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "model.safetensors").write_bytes(b"mine")
+    with pytest.raises(QuietformerError, match="exists already; choose another folder or pass --overwrite"):
+        qf.export(classified, out, **small(classified))
+    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
+    (out / "modules.json").write_text("[]")
+    qf.export(classified, out, runtime="onnxruntime", overwrite=True, **small(classified))
+    assert (out / "model.safetensors").read_bytes() == b"mine"
+    assert not (out / "modules.json").exists()
+    (out / "model.onnx").write_bytes(b"an earlier graph")
+    assert "model*.safetensors*" in stale_files(out)
+
+
+def test_an_export_that_is_interrupted_leaves_nothing(source, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("quietformer.deployment.targets.fastembed.FastembedTarget.code", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        qf.export(source, tmp_path / "out", runtime="onnxruntime", **small(source))
+    assert list(tmp_path.iterdir()) == []

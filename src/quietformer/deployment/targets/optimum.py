@@ -17,12 +17,12 @@ CLASSES = {
     "ForCTC": "CTC",
 }
 """How the name of a model's class ends, and what optimum calls the class that runs it."""
-TASKS = ("FeatureExtraction", "SequenceClassification", "TokenClassification", "ImageClassification", "MaskedLM", "CTC")
 
 
 def optimum_class(model: ModelToShip) -> str:
     """`SequenceClassification`; empty where optimum has no class for such a model."""
-    return next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
+    found = next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
+    return "" if found == "FeatureExtraction" and model.kind != "text" else found
 
 
 @targets.register("optimum")

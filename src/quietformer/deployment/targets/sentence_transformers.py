@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE
-from quietformer.deployment.sentence_files import embedding_refusal, write_sentence_files
+from quietformer.deployment.sentence_files import embedding_refusal
 from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 
 
 @targets.register("sentence_transformers")
 class SentenceTransformersTarget(TargetSpec):
-    """A folder of modules: the transformer in the folder itself, pooling and normalization behind it."""
+    """A folder of modules, whose files every encoder has: the transformer, pooling and normalization."""
 
     name = "sentence-transformers"
     runtimes = ("onnxruntime", "openvino")
@@ -18,9 +18,6 @@ class SentenceTransformersTarget(TargetSpec):
 
     def refusal(self, model: ModelToShip) -> str:
         return embedding_refusal(model)
-
-    def write(self, shipment: Shipment) -> None:
-        write_sentence_files(shipment)
 
     def code(self, shipment: Shipment) -> str:
         begin = "from sentence_transformers import SentenceTransformer\n\n"

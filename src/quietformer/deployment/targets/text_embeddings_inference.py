@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quietformer.deployment.sentence_files import embedding_refusal, write_sentence_files
+from quietformer.deployment.sentence_files import embedding_refusal
 from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 
@@ -28,10 +28,6 @@ class TextEmbeddingsInferenceTarget(TargetSpec):
         if unknown or len(model.settings.pooling) > 1:
             return f"it cannot pool by {' and '.join(model.settings.pooling)}; it knows {', '.join(NAMES)}"
         return ""
-
-    def write(self, shipment: Shipment) -> None:
-        if shipment.model.embeds_text:
-            write_sentence_files(shipment)
 
     def code(self, shipment: Shipment) -> str:
         pooling = ""
