@@ -5,11 +5,12 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 TIMM := $(VENV)/timm
 MODELS ?= models
+CLIENTS ?= clients
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test fuzz soak check browser demo tables graph schemas families bench int8 quantization paper clean
+.PHONY: help setup test fuzz soak check browser demo tables graph schemas families bench int8 clients quantization paper clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +84,10 @@ int8: $(READY) ## measure again: real models by every INT8 tool; makes their fol
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[baselines]'
 	test -d $(MODELS)/data || $(PY) -m experiments.int8.model_folders $(MODELS) --cache $(MODELS)/packages
 	$(PY) -m experiments.int8.compare $(MODELS) --keep -- --threads 1
+	$(PY) -m experiments.tables
+
+clients: $(READY) ## load exports in sentence-transformers, optimum, transformers.js and others; some GB in CLIENTS
+	$(PY) -m experiments.clients.compare --environments $(CLIENTS) --models $(MODELS) --keep
 	$(PY) -m experiments.tables
 
 quantization: $(READY) ## measure again: MiniLM and the small models in RUNS, quantized and exported

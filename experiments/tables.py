@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import families, recipe_fields
+from experiments.clients import compare as clients
 from experiments.damage import fuzz, kills
 from experiments.documents import between, markdown
 from experiments.inspection import small_models
@@ -36,6 +37,7 @@ TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
     ("README.md", "retrofit"): ("retrofit/minilm", minilm.short),
     ("docs/damage.md", "fuzz"): ("damage/fuzz", fuzz.table),
     ("docs/damage.md", "kills"): ("damage/kills", kills.table),
+    ("docs/clients.md", "clients"): ("clients/compare", clients.table),
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
     ("docs/int8.md", "int8"): ("int8/compare", int8.table),
     ("docs/retrofit.md", "ablation"): ("retrofit/parts", parts.table),

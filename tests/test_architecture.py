@@ -39,7 +39,7 @@ ALLOWED = {
         "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
     "workflows": BASE | {
-        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data",
+        "progress", "config", "results", "rendering", "attention", "architectures", "transforms", "quant", "models", "data",
         "analysis", "training", "deployment",
     },
     "study": BASE | {"progress", "config", "results", "rendering", "training", "workflows"},
@@ -50,6 +50,7 @@ ALLOWED = {
 }  # fmt: skip
 """Every package and what it may import, lazily or not."""
 HOMES = {"quietformer.attention.normalizers", "quietformer.attention.gates", "quietformer.quant.estimators",
+         "quietformer.deployment.targets",
          "quietformer.quant.placements", "quietformer.training.regularizers"}  # fmt: skip
 """Where registries look for the classes they name, by name and on first use (docs/adr/0012)."""
 BY_NAME = {

@@ -1,5 +1,6 @@
 # The public names: the only list of them. __init__.py reads it, and type checkers read it.
 from quietformer.analysis.inspection import inspect_model as inspect_model
+from quietformer.api import bench as bench
 from quietformer.api import compare as compare
 from quietformer.api import convert as convert
 from quietformer.api import export as export
@@ -32,6 +33,7 @@ from quietformer.config.attention import AttentionSpec as AttentionSpec
 from quietformer.config.options.export import OnnxOptions as OnnxOptions
 from quietformer.config.quantization import QuantSpec as QuantSpec
 from quietformer.deployment.onnx_export import export_onnx as export_onnx
+from quietformer.deployment.onnx_model import OnnxModel as OnnxModel
 from quietformer.errors import QualityError as QualityError
 from quietformer.errors import QuietformerError as QuietformerError
 from quietformer.models.load_folder import load as load

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from quietformer.config.options.base import Options, Place
+from quietformer.config.options.bench import BenchOptions
 from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.inspect import InspectOptions
@@ -25,6 +26,7 @@ from quietformer.progress import Progress, shown_progress
 from quietformer.study import compare as compare_study
 from quietformer.study import paper as paper_study
 from quietformer.study import sweep as sweep_study
+from quietformer.workflows import bench as bench_workflow
 from quietformer.workflows import convert as convert_workflow
 from quietformer.workflows import export as export_workflow
 from quietformer.workflows import inspect as inspect_workflow
@@ -119,6 +121,16 @@ def _to_folder(
     return cast(ToFolder[P, Result], _function(work, cast(type[Options], options)))
 
 
+class OfFolder(Protocol[P, Reported]):
+    """A verb about an exported folder."""
+
+    def __call__(self, folder: Place, *args: P.args, **options: P.kwargs) -> Reported: ...
+
+
+def _of_folder(work: Callable[[Place, Given, Progress], Result], options: Callable[P, Given]) -> OfFolder[P, Result]:
+    return cast(OfFolder[P, Result], _function(work, cast(type[Options], options)))
+
+
 class FromFiles(Protocol[P, Reported]):
     """The same for a verb that goes back to the model's files: an open model will not do."""
 
@@ -175,6 +187,7 @@ inspect = _of_models(inspect_workflow.inspect, InspectOptions)
 quantize = _of_model(quantize_workflow.quantize, QuantizeOptions)
 plan_quantization = _of_model(quantize_workflow.plan, QuantizationPlanOptions)
 export = _to_folder(export_workflow.export, ExportOptions)
+bench = _of_folder(bench_workflow.bench, BenchOptions)
 convert = _to_folder(convert_workflow.convert, ConvertOptions)
 retrofit = _from_files(retrofit_workflow.retrofit, RetrofitOptions)
 train = _of_recipe(train_workflow.train, TrainOptions)

@@ -27,6 +27,8 @@ def export(
 ) -> None:
     """Write MODEL to OUT as INT8, for ONNX Runtime and OpenVINO, that agrees with the simulation, and measure it.
 
+    Clients such as sentence-transformers and optimum load OUT as it is; --for chooses them.
+
     A folder that `quietformer quantize --out` wrote is exported as it was calibrated; any other model is calibrated first.
     With --min-quality nothing is written if real INT8 is worse, and the exit code is 3.
     """
@@ -47,4 +49,6 @@ def export(
     print_report(report)
     output.write(report)
     report.to_html(out / PAGE)
-    print(f"\nmodel, usage note, report and page ({PAGE}) in {out}")
+    print(f"\nmodel, model card, report and page ({PAGE}) in {out}")
+    if options.push:
+        print(f"pushed to {options.push}")

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import typer
 
-from quietformer.cli import convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
+from quietformer.cli import bench, convert, export, inspect, paper, quantize, recipes, retrofit, study, train, variants
 from quietformer.cli.options import expanded
 from quietformer.errors import QualityError, QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import free_in_words
@@ -32,6 +32,8 @@ app.command("inspect")(expanded(inspect.inspect))
 app.command("quantize")(expanded(quantize.quantize))
 
 app.command("export")(expanded(export.export))
+
+app.command("bench")(expanded(bench.bench))
 
 app.command("convert")(expanded(convert.convert))
 

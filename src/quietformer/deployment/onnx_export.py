@@ -22,7 +22,7 @@ from quietformer.deployment.onnx_graph import floating_graph, integer_graph
 from quietformer.deployment.processor import instruction_set, processor_name
 from quietformer.deployment.runtimes import checked, runtimes_asked, size_of, timed_models, write_for_openvino
 from quietformer.deployment.torch_program import check_exportable, marked_program, output_name
-from quietformer.deployment.usage_note import INTEGER, usage_note
+from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES, usage_note
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.files import whole_folder, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
@@ -33,12 +33,19 @@ from quietformer.results import numbers
 from quietformer.results.export import ExportDetails, FileSizes, LatencyRow, RuntimeDetails, RuntimeName
 
 FLOATING, DETAILS = "model_fp32.onnx", "export.json"
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 
 LARGE = 1_800_000_000
 """Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
 
-STALE = ("model*.onnx*", "openvino", "figures.json", "report.json", "report.html", *PROCESSOR_FILES)
+STALE = (
+    "model*.onnx*",
+    "onnx",
+    "openvino",
+    "figures.json",
+    "report.json",
+    "report.html",
+    *PROCESSOR_FILES,
+)
 """What an earlier export wrote into the folder and this one replaces."""
 
 SAME = 1e-3
@@ -65,8 +72,7 @@ def export_onnx(
     placed = quantizers(model)
     batches = _inputs(batches)
     weight_type = _weight_type(model, options)
-    first = model_inputs(batches[0])
-    example = _example(first)
+    example = _example(model_inputs(batches[0]))
     output = output_name(model, example)
     progress.step("tracing the graph")
     marked = marked_program(model, example, output)
@@ -102,7 +108,8 @@ def export_onnx(
             runtimes=written,
             signed_equal=equal,
             bytes=FileSizes(fp32=size_of(draft / FLOATING), int8=written[0].bytes or 0),
-            **_timed(model, draft, first, written, options, progress),
+            inputs=list(example),
+            **_timed(model, draft, model_inputs(batches[0]), written, options, progress),
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
     return details

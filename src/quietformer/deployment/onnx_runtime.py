@@ -26,9 +26,13 @@ class OnnxModel(RuntimeModel):
         except Exception as error:  # onnxruntime's own kinds share no base
             raise QuietformerError(f"onnxruntime does not take {path}: {in_one_line(error)}") from error
         self.inputs = [value.name for value in self.session.get_inputs()]
+        self.shapes = {
+            value.name: [size if isinstance(size, int) else None for size in value.shape]
+            for value in self.session.get_inputs()
+        }
         self.output = self.session.get_outputs()[0].name
 
     def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
-        (output,) = self.session.run(None, feeds)
+        (output,) = self.session.run([self.output], feeds)
         found: np.ndarray[Any, Any] = output
         return found

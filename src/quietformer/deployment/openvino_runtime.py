@@ -89,6 +89,10 @@ class OpenVinoModel(RuntimeModel):
             raise QuietformerError(f"OpenVINO does not take {path}: {in_one_line(error)}") from error
         self.request: Any = compiled.create_infer_request()
         self.inputs = [value.any_name for value in compiled.inputs]
+        self.shapes = {
+            value.any_name: [size.get_length() if size.is_static else None for size in value.partial_shape]
+            for value in compiled.inputs
+        }
         self.output = compiled.outputs[0].any_name
         self.precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
 

@@ -20,6 +20,8 @@ class RuntimeModel(ABC):
 
     inputs: list[str]
     output: str
+    shapes: dict[str, list[int | None]]
+    """Of every input; None where any size will do."""
     precision = "f32"
     """What the runtime computes in between integer products."""
 

@@ -7,6 +7,7 @@ from quietformer.results.export import TITLES, Agreement, ExportDetails, Runtime
 
 INTEGER = "model.onnx"
 """The name users look for."""
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 
 
 def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool) -> str:
@@ -19,53 +20,74 @@ def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool)
         f"{numbers.megabytes(result.bytes.int8)} MB, {percent} of fp32. The output is `{result.output}`.\n",
     ]
     if "onnxruntime" in written:
-        opened = f'import onnxruntime\nsession = onnxruntime.InferenceSession("{INTEGER}")\n'
-        parts += ["## ONNX Runtime\n", _code(opened, "session.run(None, {})", inputs, has_tokenizer), _caution(result)]
+        code = onnxruntime_code(".", INTEGER, inputs, has_tokenizer=has_tokenizer)
+        parts += ["## ONNX Runtime\n", _fenced(code), f"{caution(result)}\n"]
     if "openvino" in written:
-        opened = (
-            "import openvino\nmodel = openvino.Core().compile_model(\n"
-            f'    "{written["openvino"].file}", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})\n'
-        )
-        parts += ["## OpenVINO\n", _code(opened, "model({})", inputs, has_tokenizer), _PRECISION]
+        code = openvino_code(".", written["openvino"].file or "", inputs, has_tokenizer=has_tokenizer)
+        parts += ["## OpenVINO\n", _fenced(code), f"{PRECISION}\n"]
     parts += ["Agreement with the simulation, mean cosine (details in `export.json`):\n"]
     parts += [f"- {TITLES[one.runtime]}: {_agreement(one)}" for one in written.values()]
     return "\n".join(parts) + "\n"
 
 
-_PRECISION = (
+PRECISION = (
     "With the hint, what is not an integer product is computed in f32, as in the simulation. Without it OpenVINO takes bf16 "
-    "where the processor has it.\n"
+    "where the processor has it."
 )
 
 
-def _code(opened: str, call: str, inputs: list[str], has_tokenizer: bool) -> str:
+def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
+    """ONNX Runtime by itself; `place` is the folder as the code names it."""
+    opened = f'import onnxruntime\nsession = onnxruntime.InferenceSession("{_at(place, file)}")\n'
+    return _code(opened, "session.run(None, {})", place, inputs, has_tokenizer)
+
+
+def openvino_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
+    """OpenVINO by itself."""
+    opened = (
+        "import openvino\nmodel = openvino.Core().compile_model(\n"
+        f'    "{_at(place, file)}", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})\n'
+    )
+    return _code(opened, "model({})", place, inputs, has_tokenizer)
+
+
+def _at(place: str, file: str) -> str:
+    return file if place == "." else f"{place}/{file}"
+
+
+def _fenced(code: str) -> str:
+    return f"```python\n{code}\n```\n"
+
+
+def _code(opened: str, call: str, place: str, inputs: list[str], has_tokenizer: bool) -> str:
     if "pixel_values" in inputs:
         given = "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
         fed = '{"pixel_values": pixels}'
     elif inputs[0] in ("input_features", "input_values"):
         given = (
-            'from transformers import AutoFeatureExtractor\nextractor = AutoFeatureExtractor.from_pretrained(".")\n'
+            f'from transformers import AutoFeatureExtractor\nextractor = AutoFeatureExtractor.from_pretrained("{place}")\n'
             "samples = ...  # float32 of [-1, 1], extractor.sampling_rate of them a second\n"
             'batch = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="np")\n'
         )
         fed = f"{{name: batch[name] for name in {inputs!r}}}"
     else:
         given = (
-            'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(".")\n'
+            f'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained("{place}")\n'
             if has_tokenizer
             else "tokenizer = ...  # the model's; pass processor=tokenizer to export_onnx to have it here\n"
         ) + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
         fed = f'{{name: batch[name].astype("int64") for name in {inputs!r}}}'
-    return f"```python\n{opened}{given}outputs = {call.format(fed)}\n```\n"
+    return f"{opened}{given}outputs = {call.format(fed)}"
 
 
-def _caution(result: ExportDetails) -> str:
+def caution(result: ExportDetails) -> str:
+    """On which processors the weights are exact."""
     if result.weight_type == "uint8":
-        return "Weights are unsigned with zero point 128, which is exact on every processor.\n"
+        return "Weights are unsigned with zero point 128, which is exact on every processor."
     found = "on the texts it was checked with none did. " if result.signed_equal else ""
     return (
         "Weights are signed. On processors without VNNI, onnxruntime adds pairs of products in 16 bits, which can overflow; "
-        f"{found}`quietformer export --weight-type uint8` is exact everywhere, and slower.\n"
+        f"{found}`quietformer export --weight-type uint8` is exact everywhere, and slower."
     )
 
 

@@ -114,6 +114,31 @@ class RuntimeDetails(Record):
     error: str | None = Field(default=None, description="why there is none for this runtime")
 
 
+FOLDER_FORMAT = 1
+"""Version of an exported folder; raised when an earlier release would misread it."""
+
+
+class ShippedTarget(Record):
+    """A client that the folder is laid out for, and how it loads it."""
+
+    name: str
+    install: str = Field(description="the package it comes with")
+    language: str
+    code: str = Field(description="in it the folder is called FOLDER")
+    note: str = Field(default="", description="what there is to know about it")
+
+
+class CardFields(Record):
+    """What the card of a model says about where it comes from."""
+
+    base_model: str | None = Field(default=None, description="the hub id of the model it was made from")
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    language: list[str] = Field(default_factory=list)
+    pipeline_tag: str | None = None
+
+
 class ExportDetails(Record):
     """What was written, and how it agrees with torch and the simulation."""
 
@@ -134,6 +159,9 @@ class ExportDetails(Record):
     processor: str | None = None
     instruction_set: str | None = None
     versions: dict[str, str] = Field(default_factory=versions)
+    inputs: list[str] = Field(default_factory=list, description="what the graph takes")
+    targets: list[ShippedTarget] = Field(default_factory=list, description="clients the folder is laid out for")
+    format: int = Field(default=FOLDER_FORMAT, description="version of the folder, which says who can read it")
 
     _upgrade = model_validator(mode="before")(details_with_runtimes)
 
@@ -183,6 +211,7 @@ class ExportReport(SimulatedReport):
     export: ExportDetails
     baselines: list[BaselineRow] = Field(default_factory=list)
     steps: list[SearchStep] = Field(default_factory=list, description="what the search tried; empty without a search")
+    card: CardFields = Field(default_factory=CardFields)
 
     def sentences(self) -> list[str]:
         made = self.export

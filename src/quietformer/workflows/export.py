@@ -13,19 +13,22 @@ from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import OwnExport, compare_baselines
-from quietformer.deployment.onnx_export import STALE, export_onnx
+from quietformer.deployment.client_folder import lay_out, plan_clients, stale_files
+from quietformer.deployment.onnx_export import export_onnx
+from quietformer.deployment.push import push_folder
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.deployment.torch_program import check_exportable
 from quietformer.errors import QualityError, QuietformerError
-from quietformer.files import whole_folder
+from quietformer.files import whole_folder, write_text
 from quietformer.progress import SILENT, Progress
+from quietformer.rendering.model_card import model_card
 from quietformer.results import numbers
 from quietformer.results.export import TITLES, BaselineRow, ExportReport, SearchStep
 from quietformer.results.quality import better_of
 from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
 
-REPORT = "report.json"
+REPORT, CARD = "report.json", "README.md"
 WHAT_IT_NEEDS = {
     "ndcg10": "it needs paragraphs of two sentences and more that are not calibrated on (--eval-texts); there are",
     "wer": "it needs a whole speech model, and a transcript beside every .wav file; there are",
@@ -51,6 +54,7 @@ def export(
     opened = open_once(model, options, progress)
     check_exportable(opened.model)
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
+    clients = plan_clients(opened.model, opened.name, options)
     begin = time.perf_counter()
     quantized = changes_of(opened.model).quantized
     steps: list[SearchStep] = []
@@ -63,8 +67,9 @@ def export(
         simulated = simulate(opened, options, progress)
     data, reference = simulated.data, simulated.reference
     _check_measured(limits, reference.evaluation)
-    with whole_folder(out, stale=STALE) as draft:  # put in place when the quality is known and suffices
-        details = export_onnx(simulated.opened.model, draft, data.evaluation, data.tokenizer, options, progress)
+    with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
+        best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
+        details = export_onnx(best, draft, data.evaluation, data.tokenizer, onnx, progress)
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
@@ -85,11 +90,17 @@ def export(
             "export": details,
             "baselines": baselines,
             "steps": steps,
+            "card": clients.card,
             "command": command_on([model], "export", options, [out]),
         }
         report = ExportReport.model_validate(fields)
         _check_quality(limits, report)
+        report = report.model_copy(update={"export": lay_out(clients, draft, details, best)})
         report.save(draft / REPORT)
+        write_text(draft / CARD, model_card(report))
+    if options.push:
+        progress.step(f"pushing to {options.push}")
+        push_folder(out, options.push, private=options.private)
     return report
 
 

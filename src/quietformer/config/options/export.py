@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from quietformer.config.options.base import Flag, Limits, Options
+from quietformer.config.options.base import Flag, Limits, Names, Options
 from quietformer.config.options.limits import read_limits
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.quantize import SimulationOptions
@@ -54,6 +54,20 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
         validate_default=True,
         description="Write nothing and exit with code 3 if real INT8 is worse, e.g. cosine=0.998 or wer=0.05; repeatable.",
     )
+    targets: Annotated[Names, Flag("CLIENT,...", name="--for")] = Field(
+        default=(),
+        validate_default=True,
+        description="Lay the folder out for these clients, e.g. sentence-transformers,transformers.js; by default for those "
+        "that need no second copy of the graph.",
+    )
+    pooled: bool = Field(
+        default=False, description="Also give sentence_embedding: pooling and normalization in the graph."
+    )
+    base_model: Annotated[str, Flag("HUB_ID")] = Field(
+        default="", description="Hub id of the model this is made from, for the model card; MODEL if that is one."
+    )
+    push: Annotated[str, Flag("REPO")] = Field(default="", description="Upload OUT to this repository of the hub.")
+    private: bool = Field(default=False, description="Make a new repository private.")
     overwrite: bool = Field(default=False, description="Replace what is already in OUT.")
 
     def limits(self) -> dict[str, float]:

@@ -1,0 +1,111 @@
+"""What an exported folder has in it: which graph, tokenizer, labels and pooling, and whether this release can read it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quietformer.data.tokenizers import tokenizer_of
+from quietformer.deployment.onnx_runtime import OnnxModel as OnnxSession
+from quietformer.deployment.openvino_runtime import OPENVINO_FILE, OpenVinoModel, import_openvino
+from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.shipment import GRAPHS, LONGEST
+from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.files import read_json
+from quietformer.models.sentence_folder import SentenceSettings, read_sentence_settings
+from quietformer.results.export import FOLDER_FORMAT, RuntimeName
+
+MADE = "make it with `quietformer export MODEL OUT`"
+
+
+@dataclass(frozen=True)
+class ExportedFolder:
+    """A folder, the graph of it that is run, and what is read from beside it."""
+
+    folder: Path
+    graph: Path
+    runtime: RuntimeName
+    config: dict[str, Any]
+    settings: SentenceSettings
+
+    def open(self, threads: int | None) -> RuntimeModel:
+        """The graph in its runtime."""
+        if self.runtime == "openvino":
+            import_openvino()
+            return OpenVinoModel(self.graph, threads=threads)
+        try:
+            return OnnxSession(self.graph, threads=threads)
+        except ModuleNotFoundError:
+            raise QuietformerError("OnnxModel needs onnxruntime; pip install quietformer[onnx]") from None
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        found = tokenizer_of(str(self.folder))
+        if found.pad_token is None:
+            found.pad_token = found.eos_token or found.unk_token  # padding is masked, so any token will do
+        return found
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest text in tokens; None where nothing says."""
+        if self.settings.max_seq_length is not None:
+            return self.settings.max_seq_length
+        if not (self.folder / "tokenizer_config.json").is_file():
+            return None
+        found = [self.tokenizer.model_max_length, self.config.get("max_position_embeddings")]
+        known = [int(one) for one in found if isinstance(one, int | float) and 0 < one < LONGEST]
+        return min(known) if known else None
+
+    @property
+    def labels(self) -> list[str]:
+        named = self.config.get("id2label")
+        return [named[key] for key in sorted(named, key=int)] if isinstance(named, dict) else []
+
+    @property
+    def hidden_size(self) -> int:
+        found = self.config.get("hidden_size") or self.config.get("d_model") or self.config.get("dim")
+        if not isinstance(found, int):
+            raise CheckpointError(f"{self.folder / 'config.json'} has no hidden_size; {MADE} again")
+        return found
+
+
+def read_exported(folder: Path, runtime: RuntimeName, file: str | None) -> ExportedFolder:
+    """Check a folder and read what lies beside the graph; one line for what is missing, damaged or newer."""
+    if runtime not in ("onnxruntime", "openvino"):
+        raise QuietformerError(f"unknown runtime {runtime!r}; choose from onnxruntime, openvino")
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder; give one that `quietformer export` wrote")
+    details = _object(folder / "export.json")
+    written = details.get("format", 1)
+    if not isinstance(written, int) or isinstance(written, bool) or written < 1:
+        raise CheckpointError(f"{folder / 'export.json'} has no usable format: {written!r}; {MADE} again")
+    if written > FOLDER_FORMAT:
+        raise CheckpointError(
+            f"{folder} has format {written}, this release reads up to {FOLDER_FORMAT}; pip install -U quietformer"
+        )
+    graph = _graph(folder, runtime, file)
+    config = _object(folder / "config.json")
+    return ExportedFolder(folder, graph, runtime, config, read_sentence_settings(folder) or SentenceSettings())
+
+
+def _graph(folder: Path, runtime: RuntimeName, file: str | None) -> Path:
+    """The graph to run, which must be there with its weights."""
+    names = [file] if file is not None else [OPENVINO_FILE] if runtime == "openvino" else list(GRAPHS)
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is None:
+        raise CheckpointError(f"{folder} is not complete: it has no {' or '.join(names)}; {MADE}")
+    if runtime == "openvino" and not found.with_suffix(".bin").is_file():
+        raise CheckpointError(
+            f"{folder} is not complete: {found.name} lacks its weights, {found.stem}.bin; {MADE} again"
+        )
+    return found
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where the file is not there, as in folders of earlier releases and of others."""
+    told = read_json(path, "", CheckpointError) if path.is_file() else {}
+    if not isinstance(told, dict):
+        raise CheckpointError(f"{path} must be a JSON object; {MADE} again")
+    return told

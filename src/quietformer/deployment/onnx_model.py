@@ -1,0 +1,217 @@
+"""An exported folder that runs: `OnnxModel(folder).encode(texts)`, and a module of sentence-transformers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from quietformer.deployment.exported_folder import ExportedFolder, read_exported
+from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.errors import QuietformerError
+from quietformer.models.sentence_folder import SentenceSettings, sentence_embedding
+from quietformer.results.export import RuntimeName
+
+Texts = str | Sequence[str]
+
+
+class OnnxModel(nn.Module):
+    """An exported folder in ONNX Runtime, or in OpenVINO with `runtime="openvino"`.
+
+    `encode(texts)` gives sentence embeddings; calling the model gives its output for texts or for arrays by name. It stands in
+    `SentenceTransformer(modules=[OnnxModel(folder)])` as it is.
+    """
+
+    save_in_root = False  # what sentence-transformers asks of a module: it gets a subfolder of its own
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        runtime: RuntimeName = "onnxruntime",
+        file: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.exported: ExportedFolder = read_exported(Path(folder), runtime, file)
+        self.session: RuntimeModel = self.exported.open(threads)
+        self.max_seq_length = self.exported.max_length
+        self._again: Callable[[], OnnxModel] = functools.partial(
+            OnnxModel, folder, runtime=runtime, file=file, threads=threads
+        )
+
+    def __reduce__(self) -> tuple[Callable[[], OnnxModel], tuple[()]]:
+        return self._again, ()  # a session cannot be pickled, its folder can be opened again
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.exported.tokenizer
+
+    @property
+    def settings(self) -> SentenceSettings:
+        """How embeddings are made of what the graph gives."""
+        return self.exported.settings
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it makes embeddings of texts."""
+        tokens = self.session.output == "last_hidden_state" and "input_ids" in self.session.inputs
+        return tokens and bool(self.settings.pooling) and not self.settings.other_modules
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of a classifier's classes, in the order of its outputs."""
+        return self.exported.labels
+
+    # ---- texts in, embeddings or outputs out
+    def encode(
+        self, texts: Texts, *, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32
+    ) -> np.ndarray[Any, Any]:
+        """Sentence embeddings (N, D), or (D,) of a single text; texts of similar length share a batch."""
+        self._check_embeds()
+        one = isinstance(texts, str)
+        prompt = self._prompt(prompt_name) if prompt is None else prompt
+        given = _checked([texts] if one else texts)
+        found: list[Tensor | None] = [None] * len(given)
+        for places, batch in self._batches(given, batch_size, prompt):
+            for place, row in zip(places, self.forward(batch)["sentence_embedding"], strict=True):
+                found[place] = row
+        rows = [row.numpy() for row in found if row is not None]
+        return rows[0] if one else np.stack(rows) if rows else np.zeros((0, self.get_embedding_dimension()), np.float32)
+
+    def __call__(self, given: Any = None, /, *, batch_size: int = 32, **arrays: Any) -> Any:
+        """Logits (N, labels) of texts, or a list of token outputs, one a text; features by name give the same dictionary more."""
+        if isinstance(given, Mapping):
+            return super().__call__({**given, **arrays})
+        if arrays:
+            return super().__call__(arrays)[self.session.output]
+        if given is None:
+            raise QuietformerError("give texts, or arrays by the names of the model's inputs: model(pixel_values=...)")
+        one = isinstance(given, str)
+        texts = _checked([given] if one else given)
+        found: dict[int, Tensor] = {}
+        for places, batch in self._batches(texts, batch_size, None):
+            output, mask = self.forward(batch)[self.session.output], batch["attention_mask"].bool()
+            per_token = output.dim() > 2
+            for row, place in enumerate(places):
+                found[place] = output[row][mask[row]] if per_token else output[row]
+        rows = [found[place] for place in range(len(texts))]
+        if one:
+            return rows[0]
+        return torch.stack(rows) if rows and rows[0].dim() == 1 else rows
+
+    def forward(self, features: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """The features with the output of the graph, and for encoders `token_embeddings` and `sentence_embedding`."""
+        batch = {
+            name: torch.as_tensor(
+                np.asarray(features[name]) if not isinstance(features[name], Tensor) else features[name]
+            )
+            .detach()
+            .cpu()
+            .contiguous()
+            for name in self.session.inputs
+            if name in features
+        }
+        found: dict[str, Any] = {**features, **self.session(batch)}
+        if self.embeds and "attention_mask" in batch:
+            states, mask = found[self.session.output], batch["attention_mask"]
+            if not self.settings.include_prompt and (count := features.get("prompt_length")):
+                mask = _without_prompt(mask, int(torch.as_tensor(count).flatten()[0]))
+            found["token_embeddings"] = states
+            found["sentence_embedding"] = sentence_embedding(states, mask, self.settings)
+        return found
+
+    # ---- what sentence-transformers asks of its first module
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Any]:
+        """Texts as tensors that `forward` takes."""
+        batch: dict[str, Any] = dict(self._padded(self._tokens(_checked(inputs), prompt)))
+        if prompt and not self.settings.include_prompt:
+            batch["prompt_length"] = self._prompt_tokens(prompt)
+        return batch
+
+    tokenize = preprocess
+
+    def get_embedding_dimension(self) -> int:
+        """Numbers in one embedding."""
+        return self.exported.hidden_size * len(self.settings.pooling)
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Copy the exported folder there."""
+        shutil.copytree(self.exported.folder, output_path, dirs_exist_ok=True)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **_: Any) -> OnnxModel:
+        """What sentence-transformers calls for a folder it saved."""
+        return cls(Path(model_name_or_path) / subfolder)
+
+    # ---- tokens
+    def _batches(
+        self, texts: list[str], size: int, prompt: str | None
+    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """The places of texts and their padded batch, the longest first."""
+        if size < 1:
+            raise QuietformerError(f"batch_size must be at least 1, got {size}")
+        if not texts:
+            return
+        tokens = self._tokens(texts, prompt)
+        lengths = [len(row) for row in tokens["input_ids"]]
+        order = sorted(range(len(texts)), key=lambda place: -lengths[place])
+        for begin in range(0, len(order), size):
+            places = order[begin : begin + size]
+            batch = self._padded({name: [rows[place] for place in places] for name, rows in tokens.items()})
+            if prompt and not self.settings.include_prompt:
+                batch["prompt_length"] = torch.tensor(self._prompt_tokens(prompt))
+            yield places, batch
+
+    def _tokens(self, texts: list[str], prompt: str | None) -> dict[str, list[list[int]]]:
+        if self.settings.do_lower_case:
+            texts = [text.lower() for text in texts]
+        given = [f"{prompt}{text}" for text in texts] if prompt else texts
+        found = self.tokenizer(given, truncation=self.max_seq_length is not None, max_length=self.max_seq_length)
+        return {name: found[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in found}
+
+    def _padded(self, tokens: dict[str, list[list[int]]]) -> dict[str, Tensor]:
+        return dict(self.tokenizer.pad(tokens, padding=True, return_tensors="pt"))
+
+    def _prompt_tokens(self, prompt: str) -> int:
+        """How many tokens a prompt is, without the one that ends a text."""
+        tokens = self._tokens([prompt], None)["input_ids"][0]
+        return len(tokens) - (tokens[-1] in (self.tokenizer.sep_token_id, self.tokenizer.eos_token_id))
+
+    def _prompt(self, name: str | None) -> str | None:
+        prompts, name = self.settings.prompts, name or self.settings.default_prompt_name
+        if name is not None and name not in prompts:
+            raise QuietformerError(f"there is no prompt {name!r}; the folder has {', '.join(prompts) or 'none'}")
+        return None if name is None else prompts[name]
+
+    def _check_embeds(self) -> None:
+        if self.settings.other_modules:
+            raise QuietformerError(
+                f"the {self.settings.other_modules[0]} module of {self.exported.folder} is not run here, so these would not be "
+                "its embeddings; call the model instead of encode"
+            )
+        if not self.embeds:
+            raise QuietformerError(
+                f"{self.exported.folder} gives {self.session.output}, not embeddings of texts; call the model instead of encode"
+            )
+
+
+def _checked(texts: Sequence[Any]) -> list[str]:
+    found = list(texts)
+    if wrong := next((text for text in found if not isinstance(text, str)), None):
+        raise QuietformerError(f"texts are a text or a list of texts, got {type(wrong).__name__} in the list")
+    return found
+
+
+def _without_prompt(mask_BT: Tensor, count: int) -> Tensor:
+    """The mask without so many tokens at the beginning of each text."""
+    return mask_BT * (mask_BT.cumsum(1) > count)

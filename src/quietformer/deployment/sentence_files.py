@@ -1,0 +1,45 @@
+"""The files by which sentence-transformers, and clients that read them too, know how a model makes embeddings."""
+
+from __future__ import annotations
+
+from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
+from quietformer.models.sentence_folder import FLAGS, LENGTHS, MODULES, POOLING, PROMPTS
+
+SENTENCE_FILES = (MODULES, "1_Pooling", PROMPTS, LENGTHS[0])
+TYPES = "sentence_transformers.models"
+"""Where every version of sentence-transformers has its modules."""
+
+
+def embedding_refusal(model: ModelToShip) -> str:
+    """Why a client that embeds texts has no use for a model; empty if it has."""
+    if model.settings is None:
+        return f"it makes embeddings of texts, and a {model.class_name} does not"
+    if model.settings.other_modules:
+        return f"the {model.settings.other_modules[0]} module of this model is not part of the exported graph"
+    return "" if model.settings.pooling else "the model has no Pooling module, so it makes no embeddings of texts"
+
+
+def write_sentence_files(shipment: Shipment) -> None:
+    """modules.json, the pooling module's config, the longest text and the prompts; our own runtime reads them too."""
+    folder, settings = shipment.folder, shipment.settings
+    # Modules that the graph does not compute are named too: what loads the folder must not leave them out in silence.
+    kinds = ["Transformer", *["Pooling"] * bool(settings.pooling), *settings.other_modules]
+    kinds += ["Normalize"] * settings.normalize
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": kind if "." in kind else f"{TYPES}.{kind}",
+        }
+        for place, kind in enumerate(kinds)
+    ]
+    write_json(folder / MODULES, modules)
+    flags = {flag: mode in settings.pooling for flag, mode in FLAGS.items()}
+    size = {"word_embedding_dimension": shipment.model.hidden_size}
+    write_json(folder / POOLING, {**size, **flags, "include_prompt": settings.include_prompt})
+    write_json(
+        folder / LENGTHS[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.do_lower_case}
+    )
+    prompts = {"prompts": dict(settings.prompts), "default_prompt_name": settings.default_prompt_name}
+    write_json(folder / PROMPTS, {**prompts, "similarity_fn_name": "cosine"})

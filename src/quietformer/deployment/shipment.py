@@ -1,0 +1,168 @@
+"""An exported model on its way to clients: what it is, where it lies, and what every client reads of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from quietformer.architectures.task import task_of
+from quietformer.config.spec_base import JsonObject
+from quietformer.config.tasks import MeasuredTask
+from quietformer.data.batches_from_options import KINDS, InputKind
+from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES
+from quietformer.files import read_json, write_text
+from quietformer.models.folder_files import PROCESSOR_FILES
+from quietformer.models.sentence_folder import SentenceSettings, read_sentence_settings
+from quietformer.results.export import ExportDetails, RuntimeName
+
+LONGEST = 1_000_000
+"""A tokenizer that knows no longest text says a number past this one."""
+
+
+@dataclass(frozen=True)
+class ModelToShip:
+    """What is known of a model before it is exported."""
+
+    class_name: str
+    task: MeasuredTask
+    kind: InputKind
+    config: JsonObject
+    origin: Path | None
+    """The folder that the model came from."""
+    settings: SentenceSettings | None
+    """How it makes embeddings of texts; None if it does not."""
+
+    @property
+    def embeds_text(self) -> bool:
+        return self.settings is not None
+
+    @property
+    def hidden_size(self) -> int:
+        found = self.config.get("hidden_size") or self.config.get("d_model") or self.config.get("dim")
+        return found if isinstance(found, int) else 0
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Names of classes by their number, as text."""
+        found = self.config.get("id2label")
+        return {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """The folder as it is being written."""
+
+    model: ModelToShip
+    folder: Path
+    details: ExportDetails
+    calibrated: PreTrainedModel
+    """The quantized model itself, for targets that write weights of their own."""
+
+    @property
+    def inputs(self) -> list[str]:
+        return self.details.inputs
+
+    @property
+    def has_onnx(self) -> bool:
+        return self._has("onnxruntime")
+
+    @property
+    def has_openvino(self) -> bool:
+        return self._has("openvino")
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return any((self.folder / name).is_file() for name in TOKENIZER_FILES)
+
+    def _has(self, runtime: RuntimeName) -> bool:
+        return any(one.runtime == runtime and one.error is None for one in self.details.runtimes)
+
+    @property
+    def graph(self) -> str:
+        """Where the INT8 graph lies, relative to the folder."""
+        return next((name for name in GRAPHS if (self.folder / name).is_file()), INTEGER)
+
+    @property
+    def settings(self) -> SentenceSettings:
+        assert self.model.settings is not None
+        return self.model.settings
+
+
+IN_BROWSERS = "onnx/model_quantized.onnx"
+"""The name that transformers.js looks for."""
+GRAPHS = (INTEGER, IN_BROWSERS)
+"""Where the INT8 graph may lie, first to last."""
+FP32_GRAPHS = ("model_fp32.onnx", "onnx/model.onnx")
+"""Where the fp32 graph may lie, if it is kept."""
+
+
+def model_to_ship(model: PreTrainedModel, origin: Path | None) -> ModelToShip:
+    """What there is to know about a model before any work is done."""
+    kind, task = KINDS.get(model.main_input_name, "text"), task_of(model)
+    settings = None
+    if kind == "text" and task == "embedding":
+        settings = (read_sentence_settings(origin) if origin is not None else None) or SentenceSettings()
+    config = plain_config(model)
+    if origin is not None and settings is not None and settings.max_seq_length is None:
+        settings = _with_length(settings, origin, config)
+    return ModelToShip(type(model).__name__, task, kind, config, origin, settings)
+
+
+def _with_length(settings: SentenceSettings, origin: Path, config: JsonObject) -> SentenceSettings:
+    """The longest text that the tokenizer lets through."""
+    path = origin / "tokenizer_config.json"
+    told = read_json(path, "") if path.is_file() else {}
+    found = [told.get("model_max_length") if isinstance(told, dict) else None, config.get("max_position_embeddings")]
+    known = [int(one) for one in found if isinstance(one, int | float) and 0 < one < LONGEST]
+    return dataclasses.replace(settings, max_seq_length=min(known)) if known else settings
+
+
+def plain_config(model: PreTrainedModel) -> JsonObject:
+    """config.json as any client understands it: nothing of ours, and the class that it describes."""
+    fields: JsonObject = json.loads(model.config.to_json_string(use_diff=True))
+    for name in ("quantization_config", "attn_implementation", "_name_or_path"):
+        fields.pop(name, None)
+    if fields.get("label2id") is None and isinstance(named := fields.get("id2label"), dict):
+        fields["label2id"] = {str(name): int(number) for number, name in named.items()}
+    return _plain(fields) | {"architectures": [type(model).__name__]}
+
+
+def _plain(fields: JsonObject) -> JsonObject:
+    """Without what we add to the configs of parts."""
+    ours = ("quantization_config", "attn_implementation")
+    return {
+        name: _plain(value) if isinstance(value, dict) else value for name, value in fields.items() if name not in ours
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_common(shipment: Shipment) -> None:
+    """config.json, and the tokenizer files of the folder the model came from, as they are there."""
+    model, folder = shipment.model, shipment.folder
+    write_json(folder / "config.json", model.config)
+    if model.origin is not None:
+        for pattern in PROCESSOR_FILES:
+            for path in model.origin.glob(pattern):
+                if path.is_file():
+                    (folder / path.name).write_bytes(path.read_bytes())
+    _tell_length(shipment)
+
+
+def _tell_length(shipment: Shipment) -> None:
+    """Clients that do not read sentence-transformers' files cut texts where the tokenizer says."""
+    path = shipment.folder / "tokenizer_config.json"
+    if not shipment.model.embeds_text or not path.is_file() or shipment.settings.max_seq_length is None:
+        return
+    told = read_json(path, "")
+    if isinstance(told, dict):
+        kept = {name: value for name, value in told.items() if name != "max_length"}
+        write_json(path, kept | {"model_max_length": shipment.settings.max_seq_length})

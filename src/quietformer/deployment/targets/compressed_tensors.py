@@ -1,0 +1,42 @@
+"""compressed-tensors: safetensors with int8 weights, for vLLM and for transformers."""
+
+from __future__ import annotations
+
+from quietformer.deployment.compressed_weights import write_compressed
+from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
+from quietformer.deployment.target import TargetSpec, targets
+
+
+@targets.register("compressed_tensors")
+class CompressedTensorsTarget(TargetSpec):
+    """model.safetensors, and a `quantization_config` in config.json."""
+
+    name = "compressed-tensors"
+    runtimes = ("onnxruntime", "openvino")  # what it is measured in
+    by_default = False
+    install = "transformers compressed-tensors"
+
+    def refusal(self, model: ModelToShip) -> str:
+        return (
+            ""
+            if model.kind == "text"
+            else f"vLLM and transformers read it for models of text, not for a {model.class_name}"
+        )
+
+    def write(self, shipment: Shipment) -> None:
+        described = write_compressed(shipment.calibrated, shipment.folder)
+        # save_pretrained has written a config.json of its own
+        write_json(shipment.folder / "config.json", shipment.model.config | {"quantization_config": described})
+
+    def code(self, shipment: Shipment) -> str:
+        loader = "AutoModel"
+        for ending in ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"):
+            if shipment.model.class_name.endswith(ending):
+                loader = f"AutoModel{ending}"
+        return f'from transformers import {loader}\n\nmodel = {loader}.from_pretrained("FOLDER")'
+
+    def note(self, shipment: Shipment) -> str:
+        return (
+            "vLLM serves the same folder: `vllm serve FOLDER`. The products inside attention and the embeddings are in full "
+            "precision here."
+        )

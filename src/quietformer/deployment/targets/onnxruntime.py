@@ -1,0 +1,21 @@
+"""ONNX Runtime by itself."""
+
+from __future__ import annotations
+
+from quietformer.deployment.shipment import Shipment
+from quietformer.deployment.target import TargetSpec, targets
+from quietformer.deployment.usage_note import caution, onnxruntime_code
+
+
+@targets.register("onnxruntime")
+class OnnxRuntimeTarget(TargetSpec):
+    """A graph and the tokenizer."""
+
+    name = "onnxruntime"
+    install = "onnxruntime"
+
+    def code(self, shipment: Shipment) -> str:
+        return onnxruntime_code("FOLDER", shipment.graph, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
+
+    def note(self, shipment: Shipment) -> str:
+        return caution(shipment.details)

@@ -1,0 +1,24 @@
+"""Our own class: `OnnxModel(folder)`."""
+
+from __future__ import annotations
+
+from quietformer.deployment.shipment import Shipment
+from quietformer.deployment.target import TargetSpec, targets
+
+
+@targets.register("quietformer")
+class QuietformerTarget(TargetSpec):
+    """Whatever graph there is, with pooling, labels and length read from beside it."""
+
+    name = "quietformer"
+    runtimes = ("onnxruntime", "openvino")
+    install = "quietformer[onnx]"
+
+    def code(self, shipment: Shipment) -> str:
+        runtime = "" if shipment.has_onnx else ', runtime="openvino"'
+        begin = f'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER"{runtime})\n'
+        if shipment.model.embeds_text:
+            return f'{begin}embeddings = model.encode(["A sentence."])'
+        if shipment.model.kind == "text":
+            return f'{begin}outputs = model(["A sentence."])'
+        return f"{begin}outputs = model({shipment.inputs[0]}=arrays)"

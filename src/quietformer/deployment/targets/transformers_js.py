@@ -1,0 +1,67 @@
+"""transformers.js: the graph under `onnx/`, by the names that its dtypes stand for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment
+from quietformer.deployment.target import TargetSpec, targets
+from quietformer.deployment.usage_note import INTEGER
+from quietformer.errors import QuietformerError
+
+PIPELINES = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "ForImageClassification": "image-classification",
+    "Model": "feature-extraction",
+}
+"""How the name of a model's class ends, and the pipeline that runs it."""
+
+
+def pipeline_of(model: ModelToShip) -> str:
+    found = next((task for ending, task in PIPELINES.items() if model.class_name.endswith(ending)), "")
+    return f"image-{found}" if found == "feature-extraction" and model.kind == "images" else found
+
+
+@targets.register("transformers_js")
+class TransformersJsTarget(TargetSpec):
+    """`onnx/model_quantized.onnx` for the dtype q8; fp32, where it is kept, is `onnx/model.onnx`."""
+
+    name = "transformers.js"
+    by_default = False  # it needs another name for the graph, so beside other clients the file is there twice
+    language = "js"
+    install = "@huggingface/transformers"
+
+    def refusal(self, model: ModelToShip) -> str:
+        if not pipeline_of(model) or model.kind == "audio":
+            return f"transformers.js has no pipeline for the ONNX file of a {model.class_name}"
+        if model.origin is not None and model.kind == "text" and not (model.origin / "tokenizer.json").is_file():
+            return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
+        return ""
+
+    def write(self, shipment: Shipment) -> None:
+        here, there = shipment.folder / INTEGER, shipment.folder / IN_BROWSERS
+        if here.with_name(f"{INTEGER}.data").is_file():
+            raise QuietformerError("--for transformers.js: the graph is too large for one file, and it takes one file")
+        there.parent.mkdir(exist_ok=True)
+        shutil.copy2(here, there)
+        if (fp32 := shipment.folder / "model_fp32.onnx").is_file():
+            os.replace(fp32, there.with_name("model.onnx"))
+
+    def code(self, shipment: Shipment) -> str:
+        task = pipeline_of(shipment.model)
+        options = ""
+        if shipment.model.embeds_text:
+            pooling = (shipment.settings.pooling or ("mean",))[0].replace("lasttoken", "last_token")
+            options = f", {{ pooling: '{pooling}', normalize: {str(shipment.settings.normalize).lower()} }}"
+        given = "'picture.png'" if shipment.model.kind == "images" else "['A sentence.']"
+        return (
+            "import { env, pipeline } from '@huggingface/transformers';\n\n"
+            "env.localModelPath = '/path/to/';  // the folder above FOLDER\n"
+            "env.allowRemoteModels = false;\n"
+            f"const run = await pipeline('{task}', 'FOLDER', {{ dtype: 'q8' }});\n"
+            f"const output = await run({given}{options});"
+        )

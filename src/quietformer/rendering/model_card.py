@@ -1,0 +1,96 @@
+"""The card of an exported model: metadata that the hub reads, metrics, and how each client loads it."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import yaml
+
+from quietformer.results import numbers
+from quietformer.results.export import ExportReport, ShippedTarget
+
+SOFTMAX = ("softmax", "softmax()")
+"""What reports call attention that is the model's own."""
+SIMILARITY = "sentence-similarity"
+
+
+def model_card(report: ExportReport) -> str:
+    """Markdown with a YAML head; a pure function of the report."""
+    made, names = report.export, {target.name for target in report.export.targets}
+    title = f"{_plain(report.model.name.rstrip('/').rpartition('/')[2] or report.model.class_name)} in INT8"
+    parts = [f"---\n{_metadata(report, names)}---\n", f"# {title}\n", _what_it_is(report)]
+    parts += ["## How to load it\n", "`FOLDER` is this folder.\n"]
+    parts += [_client(target) for target in sorted(made.targets, key=lambda one: one.name != "quietformer")]
+    parts.append("## Quality and speed\n")
+    parts += [f"{_plain(table.title)}:\n\n{table.markdown()}\n" for table in report.tables()[bool(report.steps) :]]
+    if made.processor and made.latency:
+        parts.append(f"Measured on {_plain(made.processor)} ({made.instruction_set}).\n")
+    parts.append(_how_it_was_made(report))
+    return "\n".join(parts)
+
+
+def _metadata(report: ExportReport, names: set[str]) -> str:
+    """What the hub reads of a card."""
+    card, runtimes = report.card, [one.runtime for one in report.export.runtimes if one.error is None]
+    tags = ["quietformer", "int8", "quantized", *(["onnx"] if "onnxruntime" in runtimes else [])]
+    tags += ["openvino"] if "openvino" in runtimes else []
+    tags += [
+        name for name in ("sentence-transformers", "transformers.js", "text-embeddings-inference") if name in names
+    ]
+    embeds = card.pipeline_tag == SIMILARITY
+    fields = {
+        "base_model": card.base_model,
+        "base_model_relation": "quantized" if card.base_model else None,
+        "language": card.language or None,
+        "library_name": "sentence-transformers" if embeds and "sentence-transformers" in names else None,
+        "license": card.license,
+        "license_link": card.license_link,
+        "license_name": card.license_name,
+        "pipeline_tag": card.pipeline_tag,
+        "tags": tags,
+    }
+    text: str = yaml.safe_dump({key: value for key, value in fields.items() if value}, allow_unicode=True)
+    return text
+
+
+def _what_it_is(report: ExportReport) -> str:
+    made = report.export
+    share = numbers.percent(made.bytes.int8 / made.bytes.fp32, 0)
+    changed = "" if report.model.attention in SOFTMAX else f" Its attention is `{_line(report.model.attention)}`."
+    return (
+        f"`{_line(report.card.base_model or report.model.name)}` ({made.model}), quantized: {report.label}, "
+        f"{made.weights} weights and "
+        f"{made.activations} activations in INT8.{changed} {numbers.megabytes(made.bytes.int8)} MB, {share} of fp32. "
+        f"The graph gives `{made.output}`.\n"
+    )
+
+
+def _client(target: ShippedTarget) -> str:
+    fence = "```"
+    note = f"\n{target.note}\n" if target.note else ""
+    return f"**{target.name}** (`{target.install}`)\n\n{fence}{target.language}\n{target.code}\n{fence}\n{note}"
+
+
+def _how_it_was_made(report: ExportReport) -> str:
+    lines = ["## How it was made\n"]
+    if report.command:
+        lines.append(f"```bash\n{_line(report.command)}\n```\n")
+    kept = [step for step in report.steps if step.kept and step.name != "start"]
+    if kept:
+        lines.append("A search without training kept these steps:\n")
+        lines += [f"- {_plain(step.name)}: {_plain(step.what)}" for step in kept]
+        lines.append("")
+    lines += [f"{_plain(sentence)}\n" for sentence in report.sentences()[2:]]
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return "\n".join([*lines, f"Versions: {versions}.\n"])
+
+
+def _line(text: str | None) -> str:
+    """Other people's text as code: on one line, and not ending it."""
+    return re.sub(r"\s+", " ", text or "").replace("`", "'")
+
+
+def _plain(text: str) -> str:
+    """Other people's text as prose: nothing in it is markup."""
+    return re.sub(r"([\\*_\[\]#|])", r"\\\1", html.escape(_line(text), quote=False))
