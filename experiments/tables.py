@@ -16,7 +16,7 @@ from experiments import families, recipe_fields
 from experiments.clients import compare as clients
 from experiments.damage import fuzz, kills
 from experiments.documents import between, markdown
-from experiments.inspection import small_models
+from experiments.inspection import small_models, verdicts
 from experiments.int8 import compare as int8
 from experiments.provenance import ROOT
 from experiments.quantization import minilm_and_small_models as quantization
@@ -39,6 +39,7 @@ TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
     ("docs/damage.md", "kills"): ("damage/kills", kills.table),
     ("docs/clients.md", "clients"): ("clients/compare", clients.table),
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
+    ("docs/inspect.md", "verdicts"): ("inspection/verdicts", verdicts.table),
     ("docs/int8.md", "int8"): ("int8/compare", int8.table),
     ("docs/retrofit.md", "ablation"): ("retrofit/parts", parts.table),
     ("docs/retrofit.md", "balance"): ("retrofit/balance_alpha", balance_alpha.table),

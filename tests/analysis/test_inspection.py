@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch
 import quietformer as qf
 from quietformer.analysis.interventions import intervene
 from quietformer.analysis.outliers import TokenNames
+from quietformer.config.quantization import QuantRule, QuantSpec
+from quietformer.quant.calibration import plan_quantization
 from quietformer.results.inspect import Place
 from tests.attention.test_inject import bloom, gpt_oss
 from tests.tiny_models import VARIANTS, build, inputs, logits
@@ -61,6 +64,21 @@ def test_planted_outliers_are_found_by_layer_dimension_position_and_token():
     assert "dimension 5" in report.verdict.claims[0]
     assert "layer 1" in report.verdict.claims[0]
     json.dumps(report.model_dump(), allow_nan=False)
+
+
+def test_what_needs_no_training_is_advised_first_and_every_command_can_be_typed():
+    model = build("bert")
+    plant(model)
+    report = qf.inspect_model(model, batches(), name="my model")
+    steps = report.verdict.next_steps
+    commands = [shlex.split(step.partition("quietformer ")[2].removesuffix(".")) for step in steps[:4]]
+    assert [command[:2] for command in commands] == [
+        [verb, "my model"] for verb in ("export", "retrofit", "quantize", "quantize")
+    ]
+    kept = QuantSpec(rules=tuple(map(QuantRule.parse, commands[3][3::2])))
+    plan = plan_quantization(model, kept, batches()[0]).info()
+    grids = {site.short: site.grid for site in plan.sites if site.short.endswith(".ffn_output")}
+    assert grids == {"0.ffn_output": "u16", "1.ffn_output": "u16"}
 
 
 def test_a_model_without_outliers_is_said_to_have_none():

@@ -180,14 +180,14 @@ def _next_steps(found: OutlierMetrics, severity: str, affected: list[TensorMetri
     name = shlex.quote(found.model.name)
     if severity == "quiet":
         return [f"Quantize it as it is: quietformer export {name} OUT."]
-    tensors = [f"{row.site} of layer {row.layer}" for row in affected]
-    keep = ", ".join(tensors[:6]) + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
+    keep = " ".join(f"--keep '*.{site}=16'" for site in dict.fromkeys(row.site for row in affected))
     steps = [
-        f"Measure what INT8 does to it, and which tensors are to blame: quietformer quantize {name} --sensitivity.",
-        f"Keep these {len(tensors)} tensors in 16 bits: {keep} (quietformer quantize {name} --keep {affected[0].layer}."
-        f"{affected[0].site}=16 and so on).",
+        f"Try first what needs no training, INT8 found by a search: quietformer export {name} OUT.",
+        f"Measure what INT8 of every tensor does, and which tensors are to blame: quietformer quantize {name} --sensitivity.",
+        f"Keep what it breaks in 16 bits: quietformer quantize {name} {keep}.",
     ]
     if found.model.attention == "softmax" and found.model.attention_seen:
-        steps.insert(1, f"Heal it by a short fine-tuning that needs no labels: quietformer retrofit {name} OUT.")
+        heal = "For hardware that needs every tensor in INT8, heal it by a short fine-tuning that needs no labels"
+        steps.insert(1, f"{heal}: quietformer retrofit {name} OUT --placement paper.")
         steps.append("If you are about to pre-train: start with clipped softmax or gated attention.")
     return steps
