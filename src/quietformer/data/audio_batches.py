@@ -103,7 +103,7 @@ def read_wav(path: Path) -> tuple[Tensor, int]:
         if len(data) != frames * width * channels and frames * width * channels < ENDLESS:
             raise ValueError(f"{frames} samples announced, {len(data) // (width * channels)} there: it is cut short")
         data = data[: len(data) // (width * channels) * width * channels]
-    except (OSError, EOFError, ValueError, OverflowError, wave.Error) as error:
+    except Exception as error:  # a damaged header leads to errors of many kinds
         raise QuietformerError(
             f"{path} cannot be read as a wav file: {in_one_line(error)}; "
             "convert it, e.g. ffmpeg -i speech.wav -c:a pcm_s16le converted.wav"

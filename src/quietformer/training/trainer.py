@@ -389,5 +389,5 @@ def unwritable(run: Path, error: BaseException) -> QuietformerError:
     size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file()) if last else 0
     room = ", ".join([free_in_words(run), *([f"a checkpoint takes {numbers.size(size)}"] if size else [])])
     return QuietformerError(
-        f"cannot write into {run}: {reason}; {kept}; {room}; make room and run the same command to resume"
+        f"cannot write into {run} ({room}): {reason}; {kept}; make room and run the same command to resume"
     )
