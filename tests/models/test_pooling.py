@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -101,3 +102,16 @@ def test_saving_over_a_sentence_folder_leaves_none_of_the_old_one(tmp_path):
     model.config.name_or_path = ""
     qf.save(model, tmp_path / "saved")
     assert pooling_of(qf.open_model(tmp_path / "saved")) == MEAN
+
+
+def test_links_out_of_the_folder_and_pipes_are_not_taken_along(tmp_path):
+    folder = _publish(tmp_path / "st", "cls")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_text("secret")
+    (folder / "2_Dense" / "link").symlink_to(tmp_path / "elsewhere")
+    (folder / "2_Dense" / "loop").symlink_to(folder)
+    os.mkfifo(folder / "2_Dense" / "pipe")
+    model = qf.open_model(folder)
+    qf.apply_attention_(model, qf.AttentionSpec(normalizer=qf.Softmax1()))
+    qf.save(model, tmp_path / "saved")
+    assert [path.name for path in (tmp_path / "saved" / "2_Dense").iterdir()] == ["config.json"]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, check_batch, check_batches, check_model, model_inputs
+from quietformer.architectures.forward import Batch, check_batch, check_batches, model_inputs
 from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.latency import latency_rows
@@ -66,7 +66,6 @@ def export_onnx(
     """
     options = options or OnnxOptions()
     asked = runtimes_asked(options.runtime)
-    check_model(model)
     check_exportable(model)
     model = _in_fp32(model)
     placed = quantizers(model)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import has_decoder, in_eval_mode, run
+from quietformer.architectures.forward import check_model, has_decoder, in_eval_mode, run
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.quant.quantizer import marking
 
@@ -42,7 +42,8 @@ class _OneOutput(nn.Module):
 
 
 def check_exportable(model: PreTrainedModel) -> None:
-    """Refuse a model that writes token by token from an encoder's states: one graph cannot hold its loop."""
+    """Refuse what is not a transformers model, and one that writes token by token: one graph cannot hold its loop."""
+    check_model(model)
     if has_decoder(model):
         raise QuietformerError(
             f"{type(model).__name__} cannot be exported: of an encoder-decoder only its encoder can; in Python: "

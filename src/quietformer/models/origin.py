@@ -55,9 +55,15 @@ def copy_sentence_files(model: nn.Module, draft: Path) -> None:
         place = module.get("path", "")
         if place == settings.transformer:
             module["path"] = ""
-        elif place and (folder / place).is_dir():
-            shutil.copytree(folder / place, draft / place, dirs_exist_ok=True)
+        elif (folder / place).is_dir() and not (folder / place).samefile(folder):
+            shutil.copytree(folder / place, draft / place, dirs_exist_ok=True, ignore=_not_copied)
     (draft / MODULES).write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
     for path in (folder / PROMPTS, *(folder / settings.transformer / name for name in LENGTHS)):
         if path.is_file():
             shutil.copy2(path, draft / path.name)
+
+
+def _not_copied(folder: str, names: list[str]) -> list[str]:
+    """Links to folders may lead anywhere, and pipes never end; files of the hub's cache are links to files."""
+    paths = {name: Path(folder) / name for name in names}
+    return [name for name, path in paths.items() if not path.is_file() and (path.is_symlink() or not path.is_dir())]
