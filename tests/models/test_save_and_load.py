@@ -330,6 +330,7 @@ def test_an_interruption_between_the_renames_puts_the_old_folder_back(folder, mo
             raise KeyboardInterrupt
         rename(source, target)
 
+    monkeypatch.setattr("quietformer.files._exchange", lambda one, other: False)  # a system that cannot exchange names
     monkeypatch.setattr(os, "rename", second_fails)
     with pytest.raises(KeyboardInterrupt):
         qf.save(model, folder)
