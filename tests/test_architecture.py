@@ -36,7 +36,7 @@ ALLOWED = {
         "analysis",
     },
     "deployment": BASE | {
-        "progress", "config", "results", "architectures", "transforms", "quant", "models", "data", "analysis",
+        "progress", "config", "results", "attention", "architectures", "transforms", "quant", "models", "data", "analysis",
     },
     "workflows": BASE | {
         "progress", "config", "results", "rendering", "attention", "architectures", "transforms", "quant", "models", "data",

@@ -180,7 +180,7 @@ def test_a_module_past_pooling_is_not_left_out_in_silence(tmp_path):
     assert list(details(tmp_path / "out")) == ["onnxruntime", "optimum", "quietformer"]
     exported = qf.OnnxModel(tmp_path / "out")
     assert exported(OTHER[0]).shape[1] == 32
-    with pytest.raises(QuietformerError, match="the Dense module of .* is not run here"):
+    with pytest.raises(QuietformerError, match=r"the Dense module of .* is not run here"):
         exported.encode(OTHER)
 
 
