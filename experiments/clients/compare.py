@@ -161,7 +161,9 @@ def _cell(found: dict[str, Any] | None, reference: str) -> str:
         return ""
     if "error" in found:
         return "fails"
-    return f"{found['difference']:.0e}" if reference in ("onnxruntime", "openvino") else f"cosine {found['cosine']:.4f}"
+    if reference in ("onnxruntime", "openvino"):
+        return f"{found['difference']:.0e}" if found["difference"] else "equal"
+    return f"cosine {found['cosine']:.4f}"
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from quietformer.rendering.model_card import model_card
 from quietformer.results import numbers
 from quietformer.results.export import TITLES, BaselineRow, ExportReport, SearchStep
 from quietformer.results.quality import better_of
-from quietformer.workflows.open_once import ModelName, check_new_folder, command_on, open_once
-from quietformer.workflows.simulation import as_calibrated, simulate, simulate_best
+from quietformer.workflows.open_once import ModelName, OpenedModel, check_new_folder, command_on, open_once
+from quietformer.workflows.simulation import Simulation, as_calibrated, simulate, simulate_best
 
 REPORT, CARD = "report.json", "README.md"
 WHAT_IT_NEEDS = {
@@ -56,15 +56,7 @@ def export(
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
     clients = plan_clients(opened.model, opened.name, options)
     begin = time.perf_counter()
-    quantized = changes_of(opened.model).quantized
-    steps: list[SearchStep] = []
-    if quantized is not None:
-        _check_asks_for_nothing_else(opened.name, options)
-        simulated = as_calibrated(opened, quantized, options, progress)
-    elif options.search:
-        simulated, steps = simulate_best(opened, options, progress)
-    else:
-        simulated = simulate(opened, options, progress)
+    simulated, steps = _simulated(opened, options, progress)
     data, reference = simulated.data, simulated.reference
     _check_measured(limits, reference.evaluation)
     with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
@@ -102,6 +94,15 @@ def export(
         progress.step(f"pushing to {options.push}")
         push_folder(out, options.push, private=options.private)
     return report
+
+
+def _simulated(opened: OpenedModel, options: ExportOptions, progress: Progress) -> tuple[Simulation, list[SearchStep]]:
+    """The calibrated model, and what a search tried: as it comes, by a search, or as told."""
+    quantized = changes_of(opened.model).quantized
+    if quantized is not None:
+        _check_asks_for_nothing_else(opened.name, options)
+        return as_calibrated(opened, quantized, options, progress), []
+    return simulate_best(opened, options, progress) if options.search else (simulate(opened, options, progress), [])
 
 
 def _check_measured(limits: dict[str, float], evaluation: Evaluation) -> None:
