@@ -142,7 +142,8 @@ def _replace(draft: Path, folder: Path) -> None:
             os.rename(old / folder.name, folder)
         raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():  # or it is the only copy
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def clear_leftovers(path: Path) -> None:
@@ -164,6 +165,8 @@ def clear_leftovers(path: Path) -> None:
         if replaced and (left / path.name).is_dir() and not path.exists():
             with contextlib.suppress(OSError):  # another process may have done it
                 os.rename(left / path.name, path)
+            if not path.exists():
+                continue
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
         else:
@@ -248,4 +251,7 @@ def _carry_over(old: Path, draft: Path, stale: tuple[str, ...]) -> None:
     """What is not ours to replace (a README, notes, reports) stays."""
     for entry in old.iterdir():
         if not (draft / entry.name).exists() and not any(fnmatch(entry.name, pattern) for pattern in stale):
-            (shutil.copytree if entry.is_dir() else shutil.copy2)(entry, draft / entry.name)
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.copytree(entry, draft / entry.name, symlinks=True)
+            else:
+                shutil.copy2(entry, draft / entry.name, follow_symlinks=False)

@@ -52,7 +52,8 @@ def tokenizer_of(source: str) -> Any:
         raise
     except BaseException as error:  # panics of the tokenizers library are no Exception
         why = f" ({in_one_line(error, 120)})"
-    if [path.name for path in there] == [WORDS] and (found is None or not _knows(found, folder / WORDS)):
+    only_words = [path.name for path in there] == [WORDS] and not (folder / "tokenizer_config.json").is_file()
+    if only_words and (found is None or not _knows(found, folder / WORDS)):
         found = _wordpiece(folder)
     if found is None:
         missing = "" if here else "is not a folder here, nor a hub id that can be reached, or "
@@ -80,7 +81,7 @@ def _wordpiece(folder: Path) -> Any:
 
 def _listed(words: Path) -> list[str]:
     try:
-        return words.read_text(encoding="utf-8").splitlines()
+        return words.read_text(encoding="utf-8").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise QuietformerError(f"{words} cannot be read as text: {in_one_line(error, 200)}; {REMEDY}") from None
 

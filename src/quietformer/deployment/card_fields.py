@@ -25,7 +25,7 @@ PIPELINES = {
 
 def card_fields(model: ModelToShip, base_model: str) -> CardFields:
     """License and languages of the source's card, the task, and the base model where its hub id is known."""
-    told = _front_matter(model.origin)
+    told = _front_matter(model.home)
     languages = told.get("language") or []
     return CardFields(
         base_model=base_model or None,
@@ -53,7 +53,7 @@ def _front_matter(folder: Path | None) -> dict[str, Any]:
     head, end, _ = rest.partition("\n---")
     try:
         told = yaml.safe_load(head) if mark and end else {}
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

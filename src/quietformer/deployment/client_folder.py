@@ -48,15 +48,17 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
     runtimes_asked(runtime)
     if options.pooled and (why := embedding_refusal(found)):
         raise QuietformerError(f"--pooled: {why}")
+    if options.pooled and runtime == "openvino":
+        raise QuietformerError("--pooled: it changes the ONNX graph, and only OpenVINO is written; add --runtime both")
     is_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
     card = card_fields(found, options.base_model or (name if is_hub_id else ""))
     return ClientPlan(found, chosen, runtime, options.pooled, card)
 
 
 def stale_files(out: Path) -> tuple[str, ...]:
-    """Patterns of what an earlier export has left in a folder; weights only if it was one, or they may be anybody's."""
-    weights = ("model*.safetensors*",) if (out / DETAILS).is_file() else ()
-    return (*STALE, *SENTENCE_FILES, *weights)
+    """Patterns of what an earlier export has left in a folder; if it was none, other files may be anybody's."""
+    earlier = (*SENTENCE_FILES, "onnx", "model*.safetensors*")
+    return (*STALE, *earlier) if (out / DETAILS).is_file() else STALE
 
 
 def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: PreTrainedModel) -> ExportDetails:

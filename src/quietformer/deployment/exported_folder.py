@@ -14,7 +14,7 @@ from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.shipment import GRAPHS, LONGEST
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.files import read_json
-from quietformer.models.sentence_folder import SentenceSettings, read_sentence_settings
+from quietformer.models.sentence_folder import POOLING, SentenceSettings, read_sentence_settings
 from quietformer.results.export import FOLDER_FORMAT, RuntimeName
 
 MADE = "make it with `quietformer export MODEL OUT`"
@@ -65,7 +65,8 @@ class ExportedFolder:
 
     @property
     def hidden_size(self) -> int:
-        found = self.config.get("hidden_size") or self.config.get("d_model") or self.config.get("dim")
+        told = _object(self.folder / POOLING).get("word_embedding_dimension")
+        found = told or self.config.get("hidden_size") or self.config.get("d_model") or self.config.get("dim")
         if not isinstance(found, int):
             raise CheckpointError(f"{self.folder / 'config.json'} has no hidden_size; {MADE} again")
         return found

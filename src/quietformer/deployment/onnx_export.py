@@ -39,7 +39,6 @@ LARGE = 1_800_000_000
 
 STALE = (
     "model*.onnx*",
-    "onnx",
     "openvino",
     "figures.json",
     "report.json",

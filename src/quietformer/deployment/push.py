@@ -25,15 +25,18 @@ def check_repository(repo: str) -> None:
         raise QuietformerError("--push: nobody is logged in to the hub; run `hf auth login`, or set HF_TOKEN")
 
 
-def push_folder(folder: Path, repo: str, *, private: bool = False) -> str:
-    """Make the repository if it is not there, upload everything, and return its address."""
+def push_folder(folder: Path, repo: str, files: list[str], *, private: bool = False) -> str:
+    """Make the repository if it is not there, upload these files of the folder and no others, and return its address."""
     from huggingface_hub import HfApi
 
     api = HfApi()
     try:
         api.create_repo(repo, exist_ok=True, private=private or None)
         done = api.upload_folder(
-            repo_id=repo, folder_path=folder, commit_message="INT8 model, exported with Quietformer"
+            repo_id=repo,
+            folder_path=folder,
+            allow_patterns=files,
+            commit_message="INT8 model, exported with Quietformer",
         )
     except Exception as error:  # the hub's and the network's own kinds share no base
         raise QuietformerError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
 from quietformer.models.sentence_folder import FLAGS, LENGTHS, MODULES, POOLING, PROMPTS
 
@@ -17,6 +19,17 @@ def embedding_refusal(model: ModelToShip) -> str:
     if model.settings.other_modules:
         return f"the {model.settings.other_modules[0]} module of this model is not part of the exported graph"
     return "" if model.settings.pooling else "the model has no Pooling module, so it makes no embeddings of texts"
+
+
+def unknown_pooling(model: ModelToShip, known: Mapping[str, str]) -> str:
+    """Why a client that pools in these ways alone cannot make a model's embeddings; empty if it can."""
+    if why := embedding_refusal(model):
+        return why
+    assert model.settings is not None
+    modes = model.settings.pooling
+    if len(modes) == 1 and modes[0] in known:
+        return ""
+    return f"it cannot pool by {' and '.join(modes)}; it knows {', '.join(known)}"
 
 
 def write_sentence_files(shipment: Shipment) -> None:

@@ -13,11 +13,12 @@ from transformers import PreTrainedModel
 from quietformer.architectures.task import task_of
 from quietformer.config.spec_base import JsonObject
 from quietformer.config.tasks import MeasuredTask
-from quietformer.data.batches_from_options import KINDS, InputKind
+from quietformer.data.batches_from_options import KINDS, InputKind, positions_of
 from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES
 from quietformer.files import read_json, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
-from quietformer.models.sentence_folder import SentenceSettings, read_sentence_settings
+from quietformer.models.origin import sentence_folder_of
+from quietformer.models.sentence_folder import SentenceSettings
 from quietformer.results.export import ExportDetails, RuntimeName
 
 LONGEST = 1_000_000
@@ -34,17 +35,17 @@ class ModelToShip:
     config: JsonObject
     origin: Path | None
     """The folder that the model came from."""
+    home: Path | None
+    """The folder with its card: that one, or the sentence-transformers folder it lies in."""
     settings: SentenceSettings | None
     """How it makes embeddings of texts; None if it does not."""
+    max_length: int | None
+    """The longest text that it takes, in tokens."""
+    hidden_size: int
 
     @property
     def embeds_text(self) -> bool:
         return self.settings is not None
-
-    @property
-    def hidden_size(self) -> int:
-        found = self.config.get("hidden_size") or self.config.get("d_model") or self.config.get("dim")
-        return found if isinstance(found, int) else 0
 
     @property
     def labels(self) -> dict[str, str]:
@@ -104,22 +105,29 @@ FP32_GRAPHS = ("model_fp32.onnx", "onnx/model.onnx")
 def model_to_ship(model: PreTrainedModel, origin: Path | None) -> ModelToShip:
     """What there is to know about a model before any work is done."""
     kind, task = KINDS.get(model.main_input_name, "text"), task_of(model)
-    settings = None
-    if kind == "text" and task == "embedding":
-        settings = (read_sentence_settings(origin) if origin is not None else None) or SentenceSettings()
-    config = plain_config(model)
-    if origin is not None and settings is not None and settings.max_seq_length is None:
-        settings = _with_length(settings, origin, config)
-    return ModelToShip(type(model).__name__, task, kind, config, origin, settings)
+    home, settings = (None if origin is None else sentence_folder_of(origin)) or (origin, SentenceSettings())
+    length = settings.max_seq_length or _longest(model, origin)
+    return ModelToShip(
+        class_name=type(model).__name__,
+        task=task,
+        kind=kind,
+        config=plain_config(model),
+        origin=origin,
+        home=home,
+        settings=dataclasses.replace(settings, max_seq_length=length)
+        if kind == "text" and task == "embedding"
+        else None,
+        max_length=length if kind == "text" else None,
+        hidden_size=getattr(model.config, "hidden_size", None) or 0,
+    )
 
 
-def _with_length(settings: SentenceSettings, origin: Path, config: JsonObject) -> SentenceSettings:
-    """The longest text that the tokenizer lets through."""
-    path = origin / "tokenizer_config.json"
-    told = read_json(path, "") if path.is_file() else {}
-    found = [told.get("model_max_length") if isinstance(told, dict) else None, config.get("max_position_embeddings")]
-    known = [int(one) for one in found if isinstance(one, int | float) and 0 < one < LONGEST]
-    return dataclasses.replace(settings, max_seq_length=min(known)) if known else settings
+def _longest(model: PreTrainedModel, origin: Path | None) -> int | None:
+    """The longest text that the tokenizer lets through and the model has positions for."""
+    path = None if origin is None else origin / "tokenizer_config.json"
+    told = read_json(path, "") if path is not None and path.is_file() else {}
+    found = [told.get("model_max_length") if isinstance(told, dict) else None, positions_of(model)]
+    return min((int(one) for one in found if isinstance(one, int | float) and 0 < one < LONGEST), default=None)
 
 
 def plain_config(model: PreTrainedModel) -> JsonObject:
@@ -160,9 +168,9 @@ def write_common(shipment: Shipment) -> None:
 def _tell_length(shipment: Shipment) -> None:
     """Clients that do not read sentence-transformers' files cut texts where the tokenizer says."""
     path = shipment.folder / "tokenizer_config.json"
-    if not shipment.model.embeds_text or not path.is_file() or shipment.settings.max_seq_length is None:
+    if not path.is_file() or shipment.model.max_length is None:
         return
     told = read_json(path, "")
     if isinstance(told, dict):
         kept = {name: value for name, value in told.items() if name != "max_length"}
-        write_json(path, kept | {"model_max_length": shipment.settings.max_seq_length})
+        write_json(path, kept | {"model_max_length": shipment.model.max_length})

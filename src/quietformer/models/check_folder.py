@@ -20,7 +20,7 @@ READ = ("*.json", "*.safetensors", "*.bin", *PROCESSOR_FILES)
 
 INDEX = ".safetensors.index.json"
 
-COUNTS = re.compile(r"(layers?|blocks|depths?|experts|stages)$")
+COUNTS = re.compile(r"(layers|n_layer|blocks|depths?|experts|stages)$")
 """Fields of a config that say how often something is built."""
 
 MOST = 4096
@@ -38,7 +38,8 @@ def check_folder(folder: Path) -> None:
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
     check_counts(config, str(path))
-    for index in sorted(folder.glob(f"*{INDEX}")):
+    index = folder / f"model{INDEX}"
+    if index.is_file() and not (folder / "model.safetensors").is_file():
         shards_of(index)
 
 
@@ -78,20 +79,22 @@ def shards_of(index: Path) -> list[Path]:
 def check_numbers(folder: Path, model: PreTrainedModel) -> None:
     """Weights are real numbers in the files; transformers would make 1e9 of an integer without a word.
 
-    Names on disk may differ from those in memory in what stands before the last dot.
+    Names on disk may differ from those in memory in what stands before. Early GPT models also stored their causal mask, as the
+    `attn.bias` that no model of today has.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         return
     own = model.state_dict()
-    real = {last_of(name) for name, tensor in own.items() if tensor.is_floating_point()}
-    whole = {last_of(name) for name, tensor in own.items() if not tensor.is_floating_point()}
+    real = {_ending(name) for name, tensor in own.items() if tensor.is_floating_point()}
+    whole = {_ending(name) for name, tensor in own.items() if not tensor.is_floating_point()}
     for name, dtype, path in _stored(folder):
-        if last_of(name) in real - whole and not dtype.startswith(("F", "BF", "C")):
+        if _ending(name) in real - whole and not dtype.startswith(("F", "BF", "C")):
             raise CheckpointError(f"{path}: {name} holds {dtype} numbers where real ones belong; save the model again")
 
 
-def last_of(name: str) -> str:
-    return name.rpartition(".")[2]
+def _ending(name: str) -> str:
+    """The parameter and the module that it is of."""
+    return ".".join(name.rsplit(".", 2)[-2:])
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, str, Path]]:

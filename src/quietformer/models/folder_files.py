@@ -12,7 +12,7 @@ PROCESSOR_FILES = (
     "processor_config.json", "video_preprocessor_config.json", "generation_config.json",
 )  # fmt: skip
 
-SENTENCE_FILES = ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json", "[0-9]_*")
+SENTENCE_FILES = ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json", "[0-9]_[A-Z]*")
 """What makes a folder a sentence-transformers one, with a subfolder for each module."""
 
 STALE = (f"{PLAIN}*.safetensors*", f"{OURS}*.safetensors*", "pytorch_model*.bin", *PROCESSOR_FILES, *SENTENCE_FILES)

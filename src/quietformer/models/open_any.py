@@ -30,7 +30,7 @@ from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import clear_leftovers
 from quietformer.models.check_folder import check_files, check_finite, check_folder, check_numbers
 from quietformer.models.load_folder import find_class, load
-from quietformer.models.origin import transformer_folder
+from quietformer.models.origin import fetch_sentence_files, transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.models.whole_model import whole_model
 
@@ -89,6 +89,8 @@ def open_model(
         raise QuietformerError(_why(source, folder, error)) from error
     if folder.is_dir():
         check_numbers(folder, opened)
+    else:
+        fetch_sentence_files(source)
     check_finite(opened)
     return opened
 
@@ -157,6 +159,7 @@ def _open_gguf(file: Path) -> PreTrainedModel:
             "it is cut short, damaged or of an architecture transformers does not read"
         ) from error
     model.config.name_or_path = str(file)
+    check_finite(model)
     return model
 
 

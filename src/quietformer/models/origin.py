@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
 
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 
 from quietformer.errors import CheckpointError
@@ -22,8 +24,21 @@ def origin_of(model: nn.Module) -> Path | None:
     folder = Path(name)
     if folder.is_dir():
         return folder
-    config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # no name that the hub could have
+        return None
     return Path(config).parent if isinstance(config, str) else None
+
+
+def fetch_sentence_files(hub_id: str) -> None:
+    """Pooling, length and prompts of a hub id, beside its model: transformers leaves them behind."""
+    with contextlib.suppress(Exception):  # most repositories have none, and errors of the hub share no base
+        listed = json.loads(Path(hf_hub_download(hub_id, MODULES)).read_text(encoding="utf-8"))
+        pools = [f"{module['path']}/config.json" for module in listed if module.get("path")]
+        for name in (*pools, PROMPTS, LENGTHS[0], "README.md"):
+            with contextlib.suppress(Exception):
+                hf_hub_download(hub_id, name)
 
 
 def sentence_folder_of(folder: Path) -> tuple[Path, SentenceSettings] | None:

@@ -81,11 +81,11 @@ def _mismatch_as_usual(put: Callable[..., None]) -> Callable[..., None]:
     """For a tensor of the model's own, our folders are not quantized: another shape is told or drawn anew, as asked for."""
 
     @functools.wraps(put)
-    def set_param_for_module(
-        model: Any, target_name: str, param_value: Any, loading_info: Any, hf_quantizer: Any
-    ) -> None:
-        usual = isinstance(hf_quantizer, ChangesLoader) and not _is_ours(target_name)
-        put(model, target_name, param_value, loading_info, None if usual else hf_quantizer)
+    def set_param_for_module(model: Any, target_name: str, *args: Any, **kwargs: Any) -> None:
+        if not _is_ours(target_name):
+            args = tuple(None if isinstance(one, ChangesLoader) else one for one in args)
+            kwargs = {name: None if isinstance(one, ChangesLoader) else one for name, one in kwargs.items()}
+        put(model, target_name, *args, **kwargs)
 
     return set_param_for_module
 

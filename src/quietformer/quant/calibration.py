@@ -89,7 +89,7 @@ def calibrate_(
     modes = {site: quantizer.mode for site, quantizer in every.items()}
     before = {site: (q.scale_pattern.clone(), q.zero_point.clone()) for site, q in placed.items()}
     try:
-        with in_eval_mode(model), torch.no_grad(), own_modes():
+        with in_eval_mode(model), torch.no_grad(), own_modes(), _eagerly(model):
             _observe(model, quantized.spec, placed, batches, progress)
             ranges = {site: quantizer.found_range() for site, quantizer in placed.items()}
             for site, quantizer in placed.items():
@@ -157,9 +157,15 @@ def set_mode_(model: nn.Module, mode: Any, sites: Iterable[str] | None = None) -
 @contextlib.contextmanager
 def full_precision(model: nn.Module) -> Iterator[None]:
     """Run the model in full precision inside the context: its quantizers pass tensors unchanged, in this thread."""
-    with own_modes():
+    with own_modes(), _eagerly(model):
         set_mode_(model, "pass")
         yield
+
+
+def _eagerly(model: nn.Module) -> contextlib.AbstractContextManager[object]:
+    """A compiled model is run step by step: its graph knows nothing of the modes of one thread."""
+    compiled = any(module._compiled_call_impl is not None for module in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
 def _is_weight(site: str) -> bool:

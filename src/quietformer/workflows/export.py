@@ -90,9 +90,10 @@ def export(
         report = report.model_copy(update={"export": lay_out(clients, draft, details, best)})
         report.save(draft / REPORT)
         write_text(draft / CARD, model_card(report))
+        written = [path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file()]
     if options.push:
         progress.step(f"pushing to {options.push}")
-        push_folder(out, options.push, private=options.private)
+        push_folder(out, options.push, written, private=options.private)
     return report
 
 

@@ -6,6 +6,10 @@ from quietformer.deployment.compressed_weights import write_compressed
 from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
 from quietformer.deployment.target import TargetSpec, targets
 
+ENDINGS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+HEADS = {"causal": "ForCausalLM", "masked": "ForMaskedLM"}
+"""The class that loads a model, by the end of its name or by its task."""
+
 
 @targets.register("compressed_tensors")
 class CompressedTensorsTarget(TargetSpec):
@@ -29,8 +33,8 @@ class CompressedTensorsTarget(TargetSpec):
         write_json(shipment.folder / "config.json", shipment.model.config | {"quantization_config": described})
 
     def code(self, shipment: Shipment) -> str:
-        loader = "AutoModel"
-        for ending in ("ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"):
+        loader = f"AutoModel{HEADS.get(shipment.model.task, '')}"
+        for ending in ENDINGS:
             if shipment.model.class_name.endswith(ending):
                 loader = f"AutoModel{ending}"
         return f'from transformers import {loader}\n\nmodel = {loader}.from_pretrained("FOLDER")'

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from quietformer.deployment.sentence_files import embedding_refusal
-from quietformer.deployment.shipment import ModelToShip, Shipment
+from typing import Any
+
+from quietformer.data.tokenizers import tokenizer_of
+from quietformer.deployment.sentence_files import unknown_pooling
+from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
 from quietformer.deployment.target import TargetSpec, targets
 
 NAMES = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST_TOKEN"}
@@ -18,16 +21,21 @@ class FastembedTarget(TargetSpec):
     install = "fastembed"
 
     def refusal(self, model: ModelToShip) -> str:
-        if why := embedding_refusal(model):
+        if why := unknown_pooling(model, NAMES):
             return why
-        assert model.settings is not None
-        if len(model.settings.pooling) > 1 or not set(model.settings.pooling) <= set(NAMES):
-            return f"it cannot pool by {' and '.join(model.settings.pooling)}; it knows {', '.join(NAMES)}"
+        if model.origin is not None and not (model.origin / "tokenizer.json").is_file():
+            return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
         return ""
+
+    def write(self, shipment: Shipment) -> None:
+        """It refuses a folder without this file, which transformers 5 does not write any more."""
+        path = shipment.folder / "special_tokens_map.json"
+        if not path.is_file():
+            write_json(path, {name: str(token) for name, token in _special_tokens(shipment).items()})
 
     def code(self, shipment: Shipment) -> str:
         settings = shipment.settings
-        pooling = NAMES[(settings.pooling or ("mean",))[0]]
+        pooling = NAMES[settings.pooling[0]]
         return (
             "from fastembed import TextEmbedding\n"
             "from fastembed.common.model_description import ModelSource, PoolingType\n\n"
@@ -38,3 +46,8 @@ class FastembedTarget(TargetSpec):
             'model = TextEmbedding("mine", specific_model_path="FOLDER")\n'
             'embeddings = list(model.embed(["A sentence."]))'
         )
+
+
+def _special_tokens(shipment: Shipment) -> dict[str, Any]:
+    found = tokenizer_of(str(shipment.folder)).special_tokens_map
+    return {name: token for name, token in found.items() if not isinstance(token, list)}

@@ -22,6 +22,10 @@ CLASSES = {
 def optimum_class(model: ModelToShip) -> str:
     """`SequenceClassification`; empty where optimum has no class for such a model."""
     found = next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
+    if (
+        found == "FeatureExtraction" and model.task != "embedding"
+    ):  # GPT2LMHeadModel has a head, whatever its name ends in
+        return ""
     return "" if found == "FeatureExtraction" and model.kind != "text" else found
 
 

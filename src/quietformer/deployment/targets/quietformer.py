@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quietformer.deployment.sentence_files import embedding_refusal
 from quietformer.deployment.shipment import Shipment
 from quietformer.deployment.target import TargetSpec, targets
 
@@ -17,7 +18,7 @@ class QuietformerTarget(TargetSpec):
     def code(self, shipment: Shipment) -> str:
         runtime = "" if shipment.has_onnx else ', runtime="openvino"'
         begin = f'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER"{runtime})\n'
-        if shipment.model.embeds_text:
+        if not embedding_refusal(shipment.model):
             return f'{begin}embeddings = model.encode(["A sentence."])'
         if shipment.model.kind == "text":
             return f'{begin}outputs = model(["A sentence."])'

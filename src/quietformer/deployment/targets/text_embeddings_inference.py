@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quietformer.deployment.sentence_files import embedding_refusal
+from quietformer.deployment.sentence_files import unknown_pooling
 from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 
@@ -21,16 +21,10 @@ class TextEmbeddingsInferenceTarget(TargetSpec):
     def refusal(self, model: ModelToShip) -> str:
         if model.class_name.endswith("ForSequenceClassification"):
             return ""
-        if why := embedding_refusal(model):
-            return why
-        assert model.settings is not None
-        unknown = [mode for mode in model.settings.pooling if mode not in NAMES]
-        if unknown or len(model.settings.pooling) > 1:
-            return f"it cannot pool by {' and '.join(model.settings.pooling)}; it knows {', '.join(NAMES)}"
-        return ""
+        return unknown_pooling(model, NAMES)
 
     def code(self, shipment: Shipment) -> str:
         pooling = ""
         if shipment.model.embeds_text:
-            pooling = f" --pooling {NAMES[(shipment.settings.pooling or ('mean',))[0]]}"
+            pooling = f" --pooling {NAMES[shipment.settings.pooling[0]]}"
         return f"text-embeddings-router --model-id FOLDER{pooling} --port 8080"

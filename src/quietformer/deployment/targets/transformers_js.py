@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+from quietformer.deployment.sentence_files import unknown_pooling
 from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 from quietformer.deployment.usage_note import INTEGER
@@ -20,9 +21,14 @@ PIPELINES = {
 }
 """How the name of a model's class ends, and the pipeline that runs it."""
 
+POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last_token"}
+"""The pooling that it knows, as its option calls it."""
+
 
 def pipeline_of(model: ModelToShip) -> str:
     found = next((task for ending, task in PIPELINES.items() if model.class_name.endswith(ending)), "")
+    if found == "feature-extraction" and model.task != "embedding":
+        return ""
     return f"image-{found}" if found == "feature-extraction" and model.kind == "images" else found
 
 
@@ -40,7 +46,7 @@ class TransformersJsTarget(TargetSpec):
             return f"transformers.js has no pipeline for the ONNX file of a {model.class_name}"
         if model.origin is not None and model.kind == "text" and not (model.origin / "tokenizer.json").is_file():
             return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
-        return ""
+        return unknown_pooling(model, POOLINGS) if model.embeds_text else ""
 
     def write(self, shipment: Shipment) -> None:
         here, there = shipment.folder / INTEGER, shipment.folder / IN_BROWSERS
@@ -48,14 +54,15 @@ class TransformersJsTarget(TargetSpec):
             raise QuietformerError("--for transformers.js: the graph is too large for one file, and it takes one file")
         there.parent.mkdir(exist_ok=True)
         shutil.copy2(here, there)
-        if (fp32 := shipment.folder / "model_fp32.onnx").is_file():
+        fp32 = shipment.folder / "model_fp32.onnx"
+        if fp32.is_file() and not fp32.with_name(f"{fp32.name}.data").is_file():
             os.replace(fp32, there.with_name("model.onnx"))
 
     def code(self, shipment: Shipment) -> str:
         task = pipeline_of(shipment.model)
         options = ""
         if shipment.model.embeds_text:
-            pooling = (shipment.settings.pooling or ("mean",))[0].replace("lasttoken", "last_token")
+            pooling = POOLINGS[shipment.settings.pooling[0]]
             options = f", {{ pooling: '{pooling}', normalize: {str(shipment.settings.normalize).lower()} }}"
         given = "'picture.png'" if shipment.model.kind == "images" else "['A sentence.']"
         return (
