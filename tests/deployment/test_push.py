@@ -63,7 +63,10 @@ def hub():
     server.server_close()
 
 
-def push(folder, hub, home, *, code="push_folder(Path(sys.argv[1]), 'me/model')", **settings):
+CODE = "push_folder(Path(sys.argv[1]), 'me/model', ['config.json', 'onnx/model_quantized.onnx'])"
+
+
+def push(folder, hub, home, *, code=CODE, **settings):
     """In a process of its own: the library reads its settings when it is imported."""
     script = (
         "import sys\nfrom pathlib import Path\nfrom quietformer.deployment.push import check_repository, push_folder\n"
@@ -76,11 +79,12 @@ def push(folder, hub, home, *, code="push_folder(Path(sys.argv[1]), 'me/model')"
     )
 
 
-def test_the_whole_folder_is_uploaded_with_the_users_token(hub, tmp_path):
+def test_what_the_export_wrote_is_uploaded_with_the_users_token_and_nothing_else(hub, tmp_path):
     folder = tmp_path / "int8"
     (folder / "onnx").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "onnx" / "model_quantized.onnx").write_bytes(b"graph")
+    (folder / "notes.txt").write_text("private")
     done = push(folder, hub, tmp_path / "home", HF_TOKEN="hf_mine")
     assert done.returncode == 0, done.stderr
     assert hub.files == {"config.json": b"{}", "onnx/model_quantized.onnx": b"graph"}
