@@ -169,7 +169,8 @@ def test_tools_stand_side_by_side(quantized, reference, ours, own_temporary, mon
         assert (row.bytes is None) == (name in (baselines.TORCHAO, baselines.SMOOTH))
         assert (row.fastest_ms is None) == (name == baselines.SMOOTH)
         assert row.metrics.cosine > 0.9
-        assert (row.metrics.cosine > 1 - 1e-6) == (name == baselines.FP32)
+        if name != baselines.FP32_OPENVINO:  # fp32 or bf16, as the processor has it
+            assert (row.metrics.cosine > 1 - 1e-6) == (name == baselines.FP32)
     assert all(torch.equal(tensor, before[name]) for name, tensor in quantized.state_dict().items())
     assert {quantizer.mode for quantizer in quantizers(quantized).values()} == {"quantize"}
     assert not list(own_temporary.iterdir())

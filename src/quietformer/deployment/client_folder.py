@@ -56,9 +56,9 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
 
 
 def stale_files(out: Path) -> tuple[str, ...]:
-    """Patterns of what an earlier export has left in a folder; if it was none, other files may be anybody's."""
-    earlier = (*SENTENCE_FILES, "onnx", "model*.safetensors*")
-    return (*STALE, *earlier) if (out / DETAILS).is_file() else STALE
+    """Patterns of what an earlier export has left in a folder; if it was none, weights and graphs may be anybody's."""
+    weights = ("onnx", "model*.safetensors*") if (out / DETAILS).is_file() else ()
+    return (*STALE, *SENTENCE_FILES, *weights)
 
 
 def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: PreTrainedModel) -> ExportDetails:
