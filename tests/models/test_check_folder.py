@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 import quietformer as qf
 from quietformer.data.text_batches import read_texts
 from quietformer.errors import QuietformerError
+from quietformer.models.check_folder import check_counts
+from quietformer.models.origin import origin_of
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.training.model_building import build_model
 from tests.commands import fails
@@ -151,3 +153,27 @@ def test_what_is_no_file_is_not_read(run, folders, kind):
         UNREADABLE[kind](path)
         with pytest.raises(QuietformerError, match=rf"{file} .*{kind}"):
             qf.open_model(folders / name)
+
+
+def test_the_causal_mask_that_early_gpt_folders_store_is_no_damage(tmp_path):
+    model = build("gpt2")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    prefix = next(name for name in weights if "h.0." in name).partition("h.0.")[0]
+    weights |= {f"{prefix}h.{layer}.attn.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8) for layer in (0, 1)}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    opened = qf.open_model(tmp_path)
+    assert all(torch.equal(tensor, opened.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_layer_counted_from_the_end_is_no_number_of_layers():
+    check_counts({"vision_feature_layer": -2, "num_hidden_layers": 2}, "config.json")
+    with pytest.raises(QuietformerError, match="num_hidden_layers must lie between"):
+        check_counts({"num_hidden_layers": -2}, "config.json")
+
+
+@pytest.mark.parametrize("name", ["../x.gguf", "x y.gguf", "a--b.gguf", "./gone", "/gone/x.gguf"])
+def test_a_name_that_the_hub_cannot_have_has_no_origin(name):
+    model = build("bert")
+    model.config.name_or_path = name
+    assert origin_of(model) is None

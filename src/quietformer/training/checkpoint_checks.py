@@ -141,8 +141,11 @@ def _check_tensor(value: Any, parameter: Tensor, name: str, path: Path) -> None:
     """The shape of the parameter, or fewer dimensions: a step, or the factors of a matrix."""
     if not isinstance(value, Tensor):
         return
+    # torch's Adafactor keeps the factors of a matrix with all its dimensions, all but one or two of size 1.
+    factor = name.startswith(("row_var", "col_var")) and value.dim() == parameter.dim()
     if (
         value.shape != parameter.shape
+        and not (factor and all(own in (1, known) for own, known in zip(value.shape, parameter.shape, strict=True)))
         and value.dim() >= parameter.dim()
         and value.dim() > 0
         and value.dtype != torch.uint8

@@ -12,13 +12,15 @@ import onnxruntime
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaModel
 
 import quietformer as qf
 from quietformer.deployment.client_folder import stale_files
+from quietformer.deployment.shipment import model_to_ship
 from quietformer.deployment.target import every_target
 from quietformer.errors import QuietformerError
 from tests.deployment.exports import LABELS, LENGTH, OTHER, small, write_classifier, write_encoder, write_model
+from tests.tiny_models import build
 
 NAMES = [target.name for target in every_target()]
 
@@ -222,3 +224,23 @@ def test_an_export_that_is_interrupted_leaves_nothing(source, tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         qf.export(source, tmp_path / "out", runtime="onnxruntime", **small(source))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_text_is_what_the_model_has_positions_for():
+    config = RobertaConfig(
+        vocab_size=40, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=20, pad_token_id=1,
+    )  # fmt: skip
+    model = RobertaModel(config).eval()
+    longest = model_to_ship(model, None).max_length
+    with torch.no_grad():
+        model(input_ids=torch.full((1, longest), 5))
+        with pytest.raises((IndexError, RuntimeError), match="out of"):
+            model(input_ids=torch.full((1, longest + 1), 5))
+
+
+def test_a_language_model_whose_class_ends_in_model_is_no_feature_extractor():
+    shipped = model_to_ship(build("gpt2"), None)
+    assert shipped.class_name == "GPT2LMHeadModel"
+    refused = [target.name for target in every_target() if "GPT2LMHeadModel" in target.refusal(shipped)]
+    assert {"optimum", "transformers.js"} <= set(refused)
