@@ -24,9 +24,11 @@ FILES = [
 
 
 def numbers(value):
-    """How often each number occurs; the version is none of them, nor is a ratio of two others that stood beside them."""
+    """How often each number occurs; versions are none of them, nor is a ratio of two others that stood beside them."""
     if isinstance(value, dict):
-        return sum((numbers(item) for name, item in value.items() if name not in ("version", "speedup")), Counter())
+        return sum(
+            (numbers(item) for name, item in value.items() if name not in ("version", "format", "speedup")), Counter()
+        )
     if isinstance(value, list):
         return sum(map(numbers, value), Counter())
     return Counter([value] if isinstance(value, int | float) and not isinstance(value, bool) else [])
