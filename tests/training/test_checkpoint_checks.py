@@ -9,17 +9,22 @@ import torch
 from transformers.optimization import Adafactor
 
 from quietformer.errors import QuietformerError
-from quietformer.training.checkpoint_checks import check_optimizer_state, check_scheduler_state
+from quietformer.training.checkpoint_checks import SCALER, SCHEDULER, check_optimizer_state, check_scheduler_state
 
 PATH = Path("checkpoint-5")
 
 
-def test_a_scheduler_that_skipped_steps_in_fp16_is_of_this_step_or_before():
-    for last in (0, 3, 5):
-        check_scheduler_state({"last_epoch": last}, 5, PATH)
-    for last in (6, -1, None, "5"):
-        with pytest.raises(QuietformerError, match="not of step 5"):
-            check_scheduler_state({"last_epoch": last}, 5, PATH)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_only_beside_a_scaler_a_scheduler_may_have_skipped_steps(tmp_path, scaled):
+    if scaled:
+        (tmp_path / SCALER).touch()
+    for last in (0, 3, 5, 6, -1, None, "5"):
+        state, path = {"last_epoch": last}, tmp_path / SCHEDULER
+        if last == 5 or (scaled and last in (0, 3)):
+            check_scheduler_state(state, 5, path)
+        else:
+            with pytest.raises(QuietformerError, match="not of step 5"):
+                check_scheduler_state(state, 5, path)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor, Adafactor])

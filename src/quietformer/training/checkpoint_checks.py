@@ -173,9 +173,11 @@ def _kinds(group: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def check_scheduler_state(state: Any, step: int, path: Path) -> None:
-    # In fp16 a step whose gradients overflow is skipped by the scheduler, and counted by the Trainer.
-    last = state.get("last_epoch") if isinstance(state, dict) else None
-    if not isinstance(last, int) or not 0 <= last <= step:
+    # In fp16, with a scaler, a step whose gradients overflow is skipped by the scheduler, and counted by the Trainer.
+    last, least = state.get("last_epoch") if isinstance(state, dict) else None, step
+    if path.with_name(SCALER).is_file():
+        least = 0
+    if not isinstance(last, int) or not least <= last <= step:
         raise _unfit(path, f"it is not of step {step}")
 
 
