@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from quietformer.attention.call_settings import CoreOptions, FusedOptions
 from quietformer.attention.masks import AnyMask, LateMask, read_mask, traced
 from quietformer.attention.normalizers.base import Normalizer
+from quietformer.attention.prefix import Prefix
 from quietformer.config.attention import AttentionSpec, HeadGeometry
 from quietformer.errors import QuietformerWarning, UnsupportedModelError
 
@@ -52,6 +53,7 @@ class AttentionCore(nn.Module):
         self.normalizer: Normalizer = spec.normalizer.build(geometry)
         # Not "gate": transformers renames parameters of this name when it loads some mixture-of-experts models.
         self.gating = None if spec.gate is None else spec.gate.build(geometry)
+        self.prefix: Prefix | None = None
         # Identities without state: recorders hook them, quantizers replace them.
         self.taps = nn.ModuleDict({name: nn.Identity() for name in TAPS})
         self._calls: dict[int, LayerCall] = {}
@@ -91,6 +93,13 @@ class AttentionCore(nn.Module):
         call = self._calls.get(_thread())
         if call is not None and call.cached and query_BHQD.shape[-2] < key_BGKD.shape[-2] != call.cross_length:
             self.normalizer.check_cache()
+        if self.prefix is not None:
+            if position_bias is not None:
+                raise UnsupportedModelError(
+                    "a layer with a position bias cannot have a prefix; open the model without it"
+                )
+            mask = self.prefix.seen_by(mask, key_BGKD.shape[-2])
+            key_BGKD, value_BGKD = self.prefix.before(key_BGKD, value_BGKD)
         query_BHQD = self.taps["query"](query_BHQD)
         key_BHKD = repeat_heads(self.taps["key"](key_BGKD), query_BHQD.shape[1])
         value_BHKD = repeat_heads(self.taps["value"](value_BGKD), query_BHQD.shape[1])

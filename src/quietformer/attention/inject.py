@@ -46,6 +46,7 @@ def apply_attention_(model: nn.Module, spec: AttentionSpec) -> None:
     layers, swappable = find_layers(model), find_swappable(model)
     _check_model(model, layers, [adapter for adapter, _ in swappable])
     _check_not_quantized(model)
+    _check_no_prefix(model, spec)
     for layer in layers:
         _check_parity(layer)
     attaching = [(_attach_, layer) for layer in layers] + [(adapter.attach_, layer) for adapter, layer in swappable]
@@ -76,6 +77,7 @@ def remove_attention_(model: nn.Module) -> None:
     if not any(True for _ in attention_cores(model)):
         raise QuietformerError(f"{type(model).__name__} has no Quietformer attention to remove")
     _check_not_quantized(model)
+    _check_no_prefix(model, None)
     for adapter, layer in find_swappable(model):
         adapter.detach_(layer.module)
     for module in model.modules():
@@ -162,6 +164,15 @@ def _check_not_quantized(model: nn.Module) -> None:
         )
 
 
+def _check_no_prefix(model: nn.Module, spec: AttentionSpec | None) -> None:
+    """Raise if the model has a prefix and another attention: its keys and values were computed with this one."""
+    if any(core.prefix is not None and core.spec != spec for _, core in attention_cores(model)):
+        raise QuietformerError(
+            f"{type(model).__name__} has a prefix, which was computed with its attention; change the attention of the model "
+            "without prefix, then add the prefix"
+        )
+
+
 def _check_parity(layer: AttentionLayer) -> None:
     with torch.device("cpu"):  # the comparison needs real numbers, even while transformers builds on the meta device
         check_eager_parity(layer, AttentionCore(AttentionSpec(), layer.geometry).eval())
@@ -218,6 +229,7 @@ def _keep_learned_(core: AttentionCore, old: nn.Module | None) -> None:
             core.normalizer.load_state_dict(old.normalizer.state_dict())
         if old.gating is not None and core.gating is not None and old.spec.gate == core.spec.gate:
             core.gating.load_state_dict(old.gating.state_dict())
+        core.prefix = old.prefix
 
 
 def _config(module: nn.Module) -> Any:

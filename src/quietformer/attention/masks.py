@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, eager_mask
 
 from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.config.recorded_changes import RecordedChanges
 
 HIDDEN_BELOW = -9e3
 """An additive mask value at or below this hides the key: masks use -1e4 (-9984 in bfloat16), -1e9, -inf or a dtype's minimum."""
@@ -140,12 +141,15 @@ def late_mask(
 ) -> Tensor | None:
     """The mask function that transformers calls, with the keyword arguments of `eager_mask`.
 
-    Returns a LateMask where the mask is simply causal or simply padding, and the mask of eager attention otherwise.
+    Returns a LateMask where the mask is simply causal or simply padding, and the mask of eager attention otherwise. Keys of a
+    prefix come first.
     """
+    prefix = prefix_length(kwargs.get("config"))
 
     def make() -> Any:
         words = {"mask_function": mask_function, "attention_mask": attention_mask, **kwargs}
-        return eager_mask(batch_size, q_length, kv_length, **words)
+        made = eager_mask(batch_size, q_length, kv_length, **words)
+        return _with_prefix(made, prefix, attention_mask, kwargs) if prefix and made is not None else made
 
     q_offset, kv_offset = kwargs.get("q_offset", 0), kwargs.get("kv_offset", 0)
     device: torch.device | str = kwargs.get("device", "cpu")
@@ -162,14 +166,40 @@ def late_mask(
         made: Tensor | None = make()
         return made
     padding_BK = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(device, torch.bool)
+    if prefix and padding_BK is not None:
+        padding_BK = torch.nn.functional.pad(padding_BK, (prefix, 0), value=True)
     causal = None
     if mask_function is causal_mask_function:
-        causal = Causal(q_length, kv_length, q_offset, padding_BK, device)
+        causal = Causal(q_length, prefix + kv_length, prefix + q_offset, padding_BK, device)
     elif padding_BK is None:
         empty: Tensor | None = make()  # no key is hidden: transformers decides whether to return a mask at all
         return empty
-    shape, dtype = (batch_size, 1, q_length, kv_length), kwargs.get("dtype", torch.float32)
+    shape, dtype = (batch_size, 1, q_length, prefix + kv_length), kwargs.get("dtype", torch.float32)
     return LateMask(shape, dtype, device, make, causal, padding_BK)
+
+
+def prefix_length(config: object) -> int:
+    """The number of prefix tokens in front of every sequence, as the config of a model or of its part records it."""
+    carried = getattr(config, "quantization_config", None)
+    section = carried.section.get("prefix") if isinstance(carried, RecordedChanges) else None
+    return len(section["tokens"]) if section else 0
+
+
+def _with_prefix(mask_B1QK: Tensor, prefix: int, attention_mask: Tensor | None, how: dict[str, Any]) -> Tensor:
+    """The additive mask with the prefix in front; in a sliding window it slides out as any other token does."""
+    n_batch, _, n_queries, _ = mask_B1QK.shape
+    device = mask_B1QK.device
+    columns_B1QP = torch.zeros(n_batch, 1, n_queries, prefix, dtype=mask_B1QK.dtype, device=device)
+    window = how.get("local_size")
+    if window is not None:
+        place_BQ = (torch.arange(n_queries, device=device) + how.get("q_offset", 0))[None]
+        if attention_mask is not None and attention_mask.dim() == 2:
+            # The prefix is in front of the text, not of the padding to its left.
+            place_BQ = place_BQ - (attention_mask.to(device).cumsum(-1) == 0).sum(-1, keepdim=True)
+        place_P = torch.arange(-prefix, 0, device=device)
+        hidden_BQP = place_P <= place_BQ[..., None] - window
+        columns_B1QP = columns_B1QP.masked_fill(hidden_BQP[:, None], torch.finfo(mask_B1QK.dtype).min)
+    return torch.cat([columns_B1QP, mask_B1QK], -1)
 
 
 def traced() -> bool:

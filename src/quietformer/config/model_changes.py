@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
@@ -12,7 +12,7 @@ from quietformer.config.quantization import QuantizedSpec
 from quietformer.config.spec_base import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
 
@@ -22,6 +22,28 @@ def _names(value: Any) -> Any:
     return tuple(value)
 
 
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _tokens(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or not all(_whole(token, 0) for token in value):
+        raise SpecError(f"prefix: tokens must be a list of token ids, got {value!r}")
+    return tuple(value)
+
+
+def _shapes(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str)
+        and isinstance(sizes, (list, tuple))
+        and len(sizes) == 3
+        and all(_whole(size, 1) for size in sizes)
+        for name, sizes in value.items()
+    ):
+        raise SpecError(f"prefix: layers must map names to [heads, key width, value width], got {value!r}")
+    return {name: tuple(sizes) for name, sizes in value.items()}
+
+
 def _features(value: Any) -> Any:
     if not isinstance(value, Mapping) or not all(
         isinstance(name, str) and isinstance(count, int) and not isinstance(count, bool) and count > 0
@@ -29,6 +51,16 @@ def _features(value: Any) -> Any:
     ):
         raise SpecError(f"gained_activations must map names to numbers of features, got {value!r}")
     return dict(value)
+
+
+class PrefixSpec(Spec):
+    """Tokens in front of every sequence, kept as constant keys and values of attention layers."""
+
+    title: ClassVar[str] = "prefix"
+    tokens: Annotated[tuple[int, ...], BeforeValidator(_tokens)] = Field(min_length=1)
+    layers: Annotated[dict[str, tuple[int, int, int]], BeforeValidator(_shapes)] = Field(
+        min_length=1, description="for each attention layer its key/value heads and the widths of their keys and values"
+    )
 
 
 class ModelChanges(Spec):
@@ -45,10 +77,16 @@ class ModelChanges(Spec):
     )
     quantized: Annotated[QuantizedSpec | None, BeforeValidator(lambda value: nested(QuantizedSpec, value))] = None
 
+    prefix: Annotated[PrefixSpec | None, BeforeValidator(lambda value: nested(PrefixSpec, value))] = None
+
     def to_section(self) -> JsonObject:
         fields = self.to_dict()
         # What an earlier format can say is written in it, for earlier releases to read.
         version = FORMAT_VERSION
+        if self.prefix is not None:
+            return {"version": version, **fields}
+        del fields["prefix"]
+        version -= 1
         if self.quantized is not None and self.quantized.spec.needs_format_5:
             return {"version": version, **fields}
         version -= 1
@@ -77,5 +115,5 @@ def upgrade_section(section: Any) -> dict[str, Any]:
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
     # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them, format 4 of
-    # placements other than the paper's and of scales per token; all read as they are.
+    # placements other than the paper's and of scales per token, format 5 of prefixes; all read as they are.
     return fields

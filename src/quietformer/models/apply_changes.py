@@ -14,6 +14,7 @@ from quietformer.config.model_changes import ModelChanges
 from quietformer.errors import CheckpointError
 from quietformer.quant.insertion import HOLDER, place_
 from quietformer.transforms.gained_modules import GAIN, gain_
+from quietformer.transforms.prefix import place_prefix_
 
 
 def apply_changes_(model: PreTrainedModel, spec: ModelChanges, weight_files: list[str] | None = None) -> None:
@@ -25,6 +26,8 @@ def apply_changes_(model: PreTrainedModel, spec: ModelChanges, weight_files: lis
         gain_(model, norms, _named_for(model, spec.gained_activations))
     if spec.attention is not None:
         apply_attention_(model, spec.attention)
+    if spec.prefix is not None:
+        place_prefix_(model, spec.prefix.model_copy(update={"layers": _named_for(model, spec.prefix.layers)}))
     if spec.quantized is not None:
         place_(model, spec.quantized.model_copy(update={"sites": _named_for(model, spec.quantized.sites)}))
     _check_core_tensors(model, weight_files)

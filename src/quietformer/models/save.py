@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.attention.inject import attention_cores
+from quietformer.attention.prefix import prefixes
 from quietformer.config.model_changes import ModelChanges
 from quietformer.config.recorded_changes import METHOD, changes_of
 from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
@@ -94,6 +95,11 @@ def check_recorded(model: PreTrainedModel) -> None:
         raise QuietformerError(
             f"only a part of this {type(model).__name__} has a balanced residual stream, which a saved folder cannot record; "
             "balance the whole model, or save the part"
+        )
+    if {name for name, _ in prefixes(model)} != set(_named_for(model, spec.prefix.layers) if spec.prefix else ()):
+        raise QuietformerError(
+            f"the prefix was added to a part of this {type(model).__name__} only, which a folder cannot say; "
+            "add it to the whole model, or save the part"
         )
     placed = quantizers(model)
     if set(placed) != set(spec.quantized.sites if spec.quantized else ()):

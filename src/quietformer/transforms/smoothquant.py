@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from quietformer.architectures.dataflow import Trace, trace
 from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.layout import head_modules
+from quietformer.attention.prefix import prefixes
 from quietformer.errors import QuietformerError
 from quietformer.transforms.channel_ranges import SAMPLED, read_inputs, smoothing
 from quietformer.transforms.equivalence import first_output, same_up_to_rounding
@@ -116,10 +117,14 @@ def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
         touching = [group for group in joined if group[1] & read]
         joined = [group for group in joined if not group[1] & read]
         joined.append(([*(n for names, _ in touching for n in names), name], read.union(*(r for _, r in touching))))
+    constant = any(True for _ in prefixes(model))  # values of a prefix would have to follow what is folded into values
     groups = [
-        _Group([modules[n] for n in names], names, _only_norm(seen, names, read), _only_values(seen, names, read))
+        _Group(
+            [modules[n] for n in names], names, _only_norm(seen, names, read),
+            None if constant else _only_values(seen, names, read),
+        )
         for names, read in joined
-    ]
+    ]  # fmt: skip
     # What is folded into values changes weights that other groups are measured by.
     return sorted(groups, key=lambda group: group.values is None)
 

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, OPTConfig, OPTForCausalLM,
 
 import quietformer as qf
 
-QUANTIZED, GAINED_NORMS, GAINED_ACTIVATIONS, PLACEMENTS = 2, 3, 4, 5
+QUANTIZED, GAINED_NORMS, GAINED_ACTIVATIONS, PLACEMENTS, PREFIXES = 2, 3, 4, 5, 6
 """The formats that brought each of these; a release writes what an earlier format can say in that format."""
 
 
@@ -113,6 +113,8 @@ def examples(newest: int) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
         model = add("tokens_quantized", made("opt"), text())
         qf.quantize_(model, qf.QuantSpec(placement="matmul", granularity="token"), text())
         qf.calibrate_(model, [text(), text()])
+    if newest >= PREFIXES:
+        qf.add_prefix_(add("prefixed", made("opt"), text()), (5, 9))
     return found
 
 
