@@ -19,6 +19,7 @@ PIPELINES = {
     "ForAudioClassification": "audio-classification",
     "ForCTC": "automatic-speech-recognition",
     "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
 }
 """How the name of a model's class ends, and what the hub calls its task."""
 

@@ -11,7 +11,7 @@ from quietformer.data.tokenizers import tokenizer_of
 from quietformer.deployment.onnx_runtime import OnnxModel as OnnxSession
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE, OpenVinoModel, import_openvino
 from quietformer.deployment.runtime_model import RuntimeModel
-from quietformer.deployment.shipment import GRAPHS, LONGEST
+from quietformer.deployment.shipment import GENERATION, GRAPHS, LONGEST
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.files import read_json
 from quietformer.models.sentence_folder import POOLING, SentenceSettings, read_sentence_settings
@@ -62,6 +62,17 @@ class ExportedFolder:
     def labels(self) -> list[str]:
         named = self.config.get("id2label")
         return [named[key] for key in sorted(named, key=int)] if isinstance(named, dict) else []
+
+    @functools.cached_property
+    def generation(self) -> dict[str, Any]:
+        """generation_config.json, over what config.json says of the same."""
+        return self.config | _object(self.folder / GENERATION)
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        told = self.generation.get("eos_token_id", self.tokenizer.eos_token_id)
+        return frozenset(one for one in (told if isinstance(told, list) else [told]) if isinstance(one, int))
 
     @property
     def hidden_size(self) -> int:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from quietformer.architectures.forward import Batch, check_batch, check_batches, model_inputs
 from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
+from quietformer.deployment.cached_program import cache_shape, cached_program
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
 from quietformer.deployment.onnx_graph import floating_graph, integer_graph
@@ -73,7 +74,9 @@ def export_onnx(
     example = _example(model_inputs(batches[0]))
     output = output_name(model, example)
     progress.step("tracing the graph")
-    marked = marked_program(model, example, output)
+    kept = cache_shape(model, example)
+    marked = cached_program(model, example, kept, output) if kept else marked_program(model, example, output)
+    inputs = [str(value.name) for value in marked.graph.inputs if not value.is_initializer()]
     with _in_one_line(model), whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
@@ -106,10 +109,10 @@ def export_onnx(
             runtimes=written,
             signed_equal=equal,
             bytes=FileSizes(fp32=size_of(draft / FLOATING), int8=written[0].bytes or 0),
-            inputs=list(example),
+            inputs=inputs,
             **_timed(model, draft, model_inputs(batches[0]), written, options, progress),
         )
-        _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=list(example))
+        _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=inputs)
     return details
 
 

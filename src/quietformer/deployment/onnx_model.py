@@ -7,14 +7,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from quietformer.config.options.generate import GenerationFields, GenerationOptions
 from quietformer.deployment.exported_folder import ExportedFolder, read_exported
 from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.text_generation import continued_texts
 from quietformer.errors import QuietformerError
 from quietformer.models.sentence_folder import SentenceSettings, sentence_embedding
 from quietformer.results.export import RuntimeName
@@ -106,6 +108,16 @@ class OnnxModel(nn.Module):
         if one:
             return rows[0]
         return torch.stack(rows) if rows and rows[0].dim() == 1 else rows
+
+    def generate(self, prompts: Texts, /, **options: Unpack[GenerationFields]) -> Any:
+        """What the model writes after a text, or after each of several: up to `max_new_tokens`, greedy or with `do_sample`.
+
+        `temperature`, `top_p` and `seed` belong to `do_sample`; `batch_size` texts are continued at once.
+        """
+        chosen = GenerationOptions(**options)
+        given = _checked([prompts] if isinstance(prompts, str) else prompts)
+        found = continued_texts(self.exported, self.session, given, chosen) if given else []
+        return found[0] if isinstance(prompts, str) else found
 
     def forward(self, features: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         """The features with the output of the graph, and for encoders `token_embeddings` and `sentence_embedding`."""

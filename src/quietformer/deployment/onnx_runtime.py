@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from quietformer.deployment.runtime_model import Feeds, RuntimeModel
+from quietformer.deployment.cache_names import PAST_PREFIX, PRESENT_PREFIX, USE_CACHE, is_past
+from quietformer.deployment.runtime_model import Array, Feeds, RuntimeModel, Steps
 from quietformer.errors import QuietformerError, in_one_line
 
 
@@ -30,9 +31,39 @@ class OnnxModel(RuntimeModel):
             value.name: [size if isinstance(size, int) else None for size in value.shape]
             for value in self.session.get_inputs()
         }
+        self.optional_inputs = tuple(value.name for value in self.session.get_overridable_initializers())
         self.output = self.session.get_outputs()[0].name
 
-    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
+    def run(self, feeds: Feeds) -> Array:
         (output,) = self.session.run([self.output], feeds)
-        found: np.ndarray[Any, Any] = output
+        found: Array = output
+        return found
+
+    def steps(self) -> Steps:
+        return _OnnxSteps(self)
+
+
+class _OnnxSteps(Steps):
+    """Keys and values stay in the runtime's memory from one step to the next."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self.model = model
+        self.names = [name for name in model.inputs if is_past(name)]
+        self.presents = [name.replace(PAST_PREFIX, PRESENT_PREFIX, 1) for name in self.names]
+        self.past: dict[str, Any] = {}
+        self.begun = False
+
+    def read(self, feeds: Feeds) -> Array:
+        from onnxruntime import OrtValue
+
+        if not self.past:
+            size = len(next(iter(feeds.values())))
+            empty = {name: self.model.empty_past(name, size) for name in self.names}
+            self.past = {name: OrtValue.ortvalue_from_numpy(array) for name, array in empty.items()}
+        if USE_CACHE in self.model.inputs:
+            feeds = feeds | {USE_CACHE: np.array([self.begun])}
+        given = {name: OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()} | self.past
+        output, *presents = self.model.session.run_with_ort_values([self.model.output, *self.presents], given)
+        self.past, self.begun = dict(zip(self.names, presents, strict=True)), True
+        found: Array = output.numpy()
         return found

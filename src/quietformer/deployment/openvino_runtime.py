@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from quietformer.deployment.runtime_model import Feeds, RuntimeModel
+from quietformer.architectures.forward import Batch
+from quietformer.deployment.openvino_state import ROWS, keep_past_as_state_
+from quietformer.deployment.runtime_model import Array, Feeds, RuntimeModel, Steps
 from quietformer.errors import QuietformerError, in_one_line
 
 OPENVINO_FILE = "openvino/openvino_model.xml"
@@ -65,11 +68,13 @@ def without_telemetry() -> Iterator[None]:
 
 
 def write_openvino(onnx_path: Path, path: Path) -> None:
-    """Write the IR of an ONNX file; what is fp32 in it stays fp32."""
+    """Write the IR of an ONNX file; what is fp32 in it stays fp32, and past keys and values become its state."""
     openvino = import_openvino()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        openvino.save_model(openvino.convert_model(onnx_path), path, compress_to_fp16=False)
+        model = openvino.convert_model(onnx_path)
+        keep_past_as_state_(model)
+        openvino.save_model(model, path, compress_to_fp16=False)
     except Exception as error:  # its own kinds share no base
         raise QuietformerError(f"OpenVINO does not take the graph: {in_one_line(error)}") from error
 
@@ -87,6 +92,7 @@ class OpenVinoModel(RuntimeModel):
             compiled = only_core().compile_model(path, "CPU", asked)
         except Exception as error:
             raise QuietformerError(f"OpenVINO does not take {path}: {in_one_line(error)}") from error
+        self.compiled: Any = compiled
         self.request: Any = compiled.create_infer_request()
         self.inputs = [value.any_name for value in compiled.inputs]
         self.shapes = {
@@ -96,6 +102,31 @@ class OpenVinoModel(RuntimeModel):
         self.output = compiled.outputs[0].any_name
         self.precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
 
-    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
+    @property
+    def has_cache(self) -> bool:
+        return ROWS in self.inputs
+
+    def run(self, feeds: Feeds) -> Array:
+        if self.has_cache:
+            self.request.reset_state()
         # A copy: the next pass writes into the same memory.
         return np.array(self.request.infer(feeds)[0])
+
+    def feeds(self, batch: Batch) -> Feeds:
+        rows = len(next(iter(batch.values())))
+        return super().feeds({**batch, ROWS: torch.arange(rows, dtype=torch.int32)})
+
+    def steps(self) -> Steps:
+        return _OpenVinoSteps(self.compiled.create_infer_request())
+
+
+class _OpenVinoSteps(Steps):
+    """The runtime keeps keys and values in the state of a request."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        request.reset_state()
+
+    def read(self, feeds: Feeds) -> Array:
+        rows = np.arange(len(feeds["input_ids"]), dtype=np.int32)
+        return np.array(self.request.infer({**feeds, ROWS: rows})[0])

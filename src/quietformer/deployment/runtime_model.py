@@ -10,9 +10,19 @@ import torch
 from torch import Tensor
 
 from quietformer.architectures.forward import Batch
+from quietformer.deployment.cache_names import MASK, POSITIONS, is_past
 from quietformer.errors import QuietformerError
 
-Feeds = dict[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+
+
+class Steps(ABC):
+    """A graph with past keys and values that reads tokens bit by bit, and keeps what it has read."""
+
+    @abstractmethod
+    def read(self, feeds: Feeds) -> Array:
+        """The logits of further tokens (B, T, V), from arrays by the name of the input, without the past."""
 
 
 class RuntimeModel(ABC):
@@ -24,20 +34,47 @@ class RuntimeModel(ABC):
     """Of every input; None where any size will do."""
     precision = "f32"
     """What the runtime computes in between integer products."""
+    optional_inputs: tuple[str, ...] = ()
+    """Inputs with a default."""
 
     @abstractmethod
-    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
+    def run(self, feeds: Feeds) -> Array:
         """One pass, from arrays by the name of the input."""
+
+    @abstractmethod
+    def steps(self) -> Steps:
+        """A text to be read bit by bit, from its beginning."""
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it takes past keys and values, so that a text can be continued token by token."""
+        return any(map(is_past, self.inputs))
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         return {self.output: torch.from_numpy(self.run(self.feeds(batch)))}
 
     def feeds(self, batch: Batch) -> Feeds:
-        """Token types are zero for single texts and every token counts, unless the batch says otherwise."""
+        """Token types are zero for single texts, every token counts and nothing was read before, unless the batch says so."""
         shape = tuple(next(iter(batch.values())).shape)
-        usual = {"token_type_ids": np.zeros, "attention_mask": np.ones}
-        if missing := [name for name in self.inputs if name not in batch and name not in usual]:
-            raise QuietformerError(f"the model takes {missing[0]}, which the batch ({', '.join(batch)}) does not have")
-        return {
-            name: batch[name].numpy() if name in batch else usual[name](shape, dtype=np.int64) for name in self.inputs
-        }
+        given = {name: batch[name].numpy() for name in self.inputs if name in batch}
+        usual = {name: self.empty_past(name, shape[0]) for name in self.inputs if is_past(name)}
+        if "input_ids" in given:
+            mask = given.get(MASK, np.ones(shape, np.int64))
+            usual |= {"token_type_ids": np.zeros(shape, np.int64), MASK: mask, POSITIONS: positions_of(mask)}
+        for name in self.inputs:
+            if name not in given and name not in usual:
+                raise QuietformerError(f"the model takes {name}, which the batch ({', '.join(batch)}) does not have")
+            if name not in given:
+                given[name] = usual[name]
+        return given
+
+    def empty_past(self, name: str, batch: int) -> Array:
+        """Keys or values of no tokens."""
+        first, *others = self.shapes[name]
+        return np.zeros([batch if first is None else first, *(size or 0 for size in others)], np.float32)
+
+
+def positions_of(mask_BT: Array) -> Array:
+    """Places of tokens in their texts, which padding on the left does not move."""
+    places: Array = np.maximum(mask_BT.cumsum(1) - 1, 0).astype(np.int64)
+    return places

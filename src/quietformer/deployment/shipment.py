@@ -14,6 +14,7 @@ from quietformer.architectures.task import task_of
 from quietformer.config.spec_base import JsonObject
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.batches_from_options import KINDS, InputKind, positions_of
+from quietformer.deployment.cache_names import is_past
 from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES
 from quietformer.files import read_json, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
@@ -23,6 +24,10 @@ from quietformer.results.export import ExportDetails, RuntimeName
 
 LONGEST = 1_000_000
 """A tokenizer that knows no longest text says a number past this one."""
+
+
+GENERATION = "generation_config.json"
+"""What ends a text, and the first tokens where they are given."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class Shipment:
     @property
     def inputs(self) -> list[str]:
         return self.details.inputs
+
+    @property
+    def generates(self) -> bool:
+        """Whether the graph continues texts token by token."""
+        return any(map(is_past, self.inputs))
 
     @property
     def has_onnx(self) -> bool:
@@ -162,6 +172,8 @@ def write_common(shipment: Shipment) -> None:
             for path in model.origin.glob(pattern):
                 if path.is_file():
                     (folder / path.name).write_bytes(path.read_bytes())
+    if shipment.generates and not (folder / GENERATION).is_file():
+        write_json(folder / GENERATION, json.loads(shipment.calibrated.generation_config.to_json_string()))
     _tell_length(shipment)
 
 

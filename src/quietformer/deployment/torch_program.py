@@ -25,7 +25,13 @@ OPSET = 21
 OUTPUTS = ("logits", "last_hidden_state")
 
 
-class _OneOutput(nn.Module):
+class WrappedModel(nn.Module):
+    """A model with inputs and outputs as a graph has them: tensors in a row."""
+
+    model: PreTrainedModel
+
+
+class _OneOutput(WrappedModel):
     """The model by the names of its inputs, giving one tensor."""
 
     def __init__(self, model: PreTrainedModel, names: list[str], output: str) -> None:
@@ -65,20 +71,26 @@ def output_name(model: PreTrainedModel, example: dict[str, Tensor]) -> str:
 
 def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: str) -> ir.Model:
     """Export by torch; the example must have at least two sequences of at least two tokens, or sizes become fixed."""
-    names = list(example)
     free = torch.export.Dim.DYNAMIC
     # Images and features of audio have sizes that the model fixes; rows of tokens or samples have not.
     shapes = tuple({0: free, 1: free} if tensor.dim() == 2 else {0: free} for tensor in example.values())
+    graph = exported_program(_OneOutput(model, list(example), output), example, (shapes,), [output])
+    _name_dimensions(graph)
+    return graph
+
+
+def exported_program(wrapped: WrappedModel, example: dict[str, Tensor], shapes: Any, outputs: list[str]) -> ir.Model:
+    """A wrapped model as torch's exporter writes it, with a mark where each quantizer stands."""
     token = marking.set(True)
     try:
-        with _silent(), in_eval_mode(model), torch.no_grad():
+        with _silent(), in_eval_mode(wrapped.model), torch.no_grad():
             program = torch.onnx.export(
-                _OneOutput(model, names, output).eval(),
+                wrapped.eval(),
                 tuple(example.values()),
                 dynamo=True,
-                dynamic_shapes=(shapes,),
-                input_names=names,
-                output_names=[output],
+                dynamic_shapes=shapes,
+                input_names=list(example),
+                output_names=outputs,
                 opset_version=OPSET,
                 verbose=False,
             )
@@ -86,17 +98,15 @@ def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: s
         raise
     except Exception as error:  # whatever the exporter cannot translate
         raise QuietformerError(
-            f"{type(model).__name__} cannot be exported to ONNX: {in_one_line(root_of(error))}"
+            f"{type(wrapped.model).__name__} cannot be exported to ONNX: {in_one_line(root_of(error))}"
         ) from error
     finally:
         marking.reset(token)
     assert program is not None
-    graph = program.model
-    _name_dimensions(graph, names)
-    return graph
+    return program.model
 
 
-def _name_dimensions(model: ir.Model, names: list[str]) -> None:
+def _name_dimensions(model: ir.Model) -> None:
     """`batch` and `length`, instead of the exporter's s43 and s53."""
     renamed: dict[str, str] = {}
     for value in model.graph.inputs:

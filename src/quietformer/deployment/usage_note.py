@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quietformer.deployment.cache_names import is_past
+from quietformer.deployment.generation_code import onnxruntime_loop, openvino_loop
 from quietformer.results import numbers
 from quietformer.results.export import TITLES, Agreement, ExportDetails, RuntimeDetails
 
@@ -39,6 +41,8 @@ PRECISION = (
 def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
     """ONNX Runtime by itself; `place` is the folder as the code names it."""
     opened = f'import onnxruntime\nsession = onnxruntime.InferenceSession("{_at(place, file)}")\n'
+    if any(map(is_past, inputs)):
+        return onnxruntime_loop(opened, place, inputs)
     return _code(opened, "session.run(None, {})", place, inputs, has_tokenizer)
 
 
@@ -48,6 +52,8 @@ def openvino_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bo
         "import openvino\nmodel = openvino.Core().compile_model(\n"
         f'    "{_at(place, file)}", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})\n'
     )
+    if any(map(is_past, inputs)):
+        return openvino_loop(opened, place, inputs)
     return _code(opened, "model({})", place, inputs, has_tokenizer)
 
 

@@ -13,6 +13,8 @@ CLASSES = {
     "ForMultipleChoice": "MultipleChoice",
     "ForImageClassification": "ImageClassification",
     "ForMaskedLM": "MaskedLM",
+    "ForCausalLM": "CausalLM",
+    "LMHeadModel": "CausalLM",
     "ForAudioClassification": "AudioClassification",
     "ForCTC": "CTC",
 }

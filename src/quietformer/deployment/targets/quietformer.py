@@ -20,6 +20,8 @@ class QuietformerTarget(TargetSpec):
         begin = f'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER"{runtime})\n'
         if not embedding_refusal(shipment.model):
             return f'{begin}embeddings = model.encode(["A sentence."])'
+        if shipment.generates:
+            return f'{begin}texts = model.generate(["Once upon a time"], max_new_tokens=64)'
         if shipment.model.kind == "text":
             return f'{begin}outputs = model(["A sentence."])'
         return f"{begin}outputs = model({shipment.inputs[0]}=arrays)"

@@ -11,11 +11,15 @@ from quietformer.deployment.target import TargetSpec, targets
 from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
 
+GENERATES = "text-generation"
+
 PIPELINES = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
     "ForMaskedLM": "fill-mask",
+    "ForCausalLM": GENERATES,
+    "LMHeadModel": GENERATES,
     "ForImageClassification": "image-classification",
     "Model": "feature-extraction",
 }
@@ -65,6 +69,8 @@ class TransformersJsTarget(TargetSpec):
             pooling = POOLINGS[shipment.settings.pooling[0]]
             options = f", {{ pooling: '{pooling}', normalize: {str(shipment.settings.normalize).lower()} }}"
         given = "'picture.png'" if shipment.model.kind == "images" else "['A sentence.']"
+        if task == GENERATES:
+            given, options = "'Once upon a time'", ", { max_new_tokens: 64 }"
         return (
             "import { env, pipeline } from '@huggingface/transformers';\n\n"
             "env.localModelPath = '/path/to/';  // the folder above FOLDER\n"
