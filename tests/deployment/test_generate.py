@@ -105,7 +105,6 @@ def test_the_loop_of_the_card_writes_what_generate_does(folder, client):
         (["x"], {"top_p": 0.0}, "generate: top_p must be > 0"),
         (["x"], {"temprature": 1.0}, "did you mean 'temperature'"),
         ([3], {}, "texts are a text or a list of texts"),
-        ([""], {}, "a prompt is empty"),
         (["word " * POSITIONS], {}, f"the model has {POSITIONS} positions; shorten it"),
     ],
 )
