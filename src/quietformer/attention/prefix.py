@@ -30,7 +30,7 @@ class Prefix(nn.Module):
 
     def before(self, key_BGKD: Tensor, value_BGKD: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values with those of the prefix in front."""
-        n_batch = len(key_BGKD)
+        n_batch = key_BGKD.shape[0]  # not `len`, which an export would take for a constant
         key_BGPD = self.key_GPD.to(key_BGKD.dtype).expand(n_batch, -1, -1, -1)
         value_BGPD = self.value_GPD.to(value_BGKD.dtype).expand(n_batch, -1, -1, -1)
         return torch.cat([key_BGPD, key_BGKD], -2), torch.cat([value_BGPD, value_BGKD], -2)
