@@ -74,9 +74,7 @@ def export_onnx(
     example = _example(model_inputs(batches[0]))
     output = output_name(model, example)
     progress.step("tracing the graph")
-    kept = cache_shape(model, example)
-    marked = cached_program(model, example, kept, output) if kept else marked_program(model, example, output)
-    inputs = [str(value.name) for value in marked.graph.inputs if not value.is_initializer()]
+    marked, inputs = _traced(model, example, output)
     with _in_one_line(model), whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
         _save(floating_graph(marked), draft / FLOATING)
@@ -138,6 +136,13 @@ def _checked_difference(model: PreTrainedModel, path: Path, batches: list[Batch]
             "output in fp32, so it was not written; the exporter has mistranslated something"
         )
     return difference
+
+
+def _traced(model: PreTrainedModel, example: Batch, output: str) -> tuple[ir.Model, list[str]]:
+    """The graph with marks, and its inputs; with past keys and values, if the model writes token by token."""
+    kept = cache_shape(model, example)
+    graph = cached_program(model, example, kept, output) if kept else marked_program(model, example, output)
+    return graph, [str(value.name) for value in graph.graph.inputs if not value.is_initializer()]
 
 
 def _weight_types(weight_type: WeightType, asked: Sequence[RuntimeName]) -> list[str]:
