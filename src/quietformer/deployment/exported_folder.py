@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quietformer.config.spec_base import JsonObject
 from quietformer.data.tokenizers import tokenizer_of
 from quietformer.deployment.onnx_runtime import OnnxModel as OnnxSession
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE, OpenVinoModel, import_openvino
@@ -64,7 +65,7 @@ class ExportedFolder:
         return [named[key] for key in sorted(named, key=int)] if isinstance(named, dict) else []
 
     @functools.cached_property
-    def generation(self) -> dict[str, Any]:
+    def generation(self) -> JsonObject:
         """generation_config.json, over what config.json says of the same."""
         return self.config | _object(self.folder / GENERATION)
 
