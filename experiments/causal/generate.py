@@ -26,6 +26,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 import quietformer as qf
+from experiments.documents import markdown
 from experiments.provenance import keep, write_json
 from experiments.speed.turns import machine
 from quietformer.config.options.generate import GenerationOptions
@@ -34,7 +35,6 @@ from quietformer.deployment.generation import Generator
 from quietformer.deployment.memory_probe import memory_of
 from quietformer.deployment.onnx_export import FLOATING, export_onnx
 from quietformer.deployment.onnx_runtime import OnnxModel
-from quietformer.deployment.openvino_runtime import OPENVINO_FILE, OpenVinoModel
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.turns import take_turns
 from quietformer.deployment.usage_note import INTEGER
@@ -46,9 +46,10 @@ VARIANTS = {
     "static": QuantSpec(placement="linear", per_channel=True, head=True),
     "per token": QuantSpec(placement="linear", per_channel=True, head=True, granularity="token"),
 }
+OPTIONS = qf.OnnxOptions(timed=False, keep_fp32=True, runtime="onnxruntime", weight_type="int8")
 PROMPTS, PROMPT, NEW = 20, 24, 64
 PREFILL, DECODED = 128, 64
-CALIBRATION, LENGTH, BATCH = 4, 128, 8
+CALIBRATION, LENGTH, BATCH = 2, 128, 8
 FIRST = "<|im_start|>"
 """The beginning of text of SmolLM2; it and a newline are the prefix."""
 
@@ -80,10 +81,10 @@ def pieces(tokenizer: Any, texts: Path, length: int, count: int, skip: int = 0) 
 def make(arguments: argparse.Namespace) -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     rows = pieces(tokenizer, arguments.texts, LENGTH, CALIBRATION * BATCH, skip=PROMPTS)
-    for name, spec in VARIANTS.items():
-        model = quantized(arguments.model, spec, rows)
+    for name in arguments.variants:
+        model = quantized(arguments.model, VARIANTS[name], rows)
         batch = {"input_ids": torch.tensor(rows[:2]), "attention_mask": torch.ones(2, LENGTH, dtype=torch.int64)}
-        made = export_onnx(model, arguments.out / name, [batch], options=qf.OnnxOptions(timed=False, keep_fp32=True))
+        made = export_onnx(model, arguments.out / name, [batch], options=OPTIONS)
         print(name, made.fp32_difference, made.bytes, [str(one.agreement) for one in made.runtimes], flush=True)
 
 
@@ -93,21 +94,16 @@ def compare_tokens(arguments: argparse.Namespace) -> None:
     prompts = torch.tensor(pieces(tokenizer, arguments.texts, PROMPT, PROMPTS))
     rows = pieces(tokenizer, arguments.texts, LENGTH, CALIBRATION * BATCH, skip=PROMPTS)
     result: dict[str, Any] = {"prompts": PROMPTS, "prompt_tokens": PROMPT, "new_tokens": NEW, "variants": {}}
-    for name, spec in VARIANTS.items():
-        model = quantized(arguments.model, spec, rows)
+    for name in arguments.variants:
+        model = quantized(arguments.model, VARIANTS[name], rows)
         simulated = by_torch(model, prompts)
-        folder = arguments.out / name
-        runtimes: dict[str, RuntimeModel] = {
-            "ONNX Runtime": OnnxModel(folder / INTEGER),
-            "OpenVINO f32": OpenVinoModel(folder / OPENVINO_FILE, precision="f32"),
-        }
-        found = {title: compared(model, runtime, prompts, simulated) for title, runtime in runtimes.items()}
+        found = compared(model, OnnxModel(arguments.out / name / INTEGER), prompts, simulated)
         with full_precision(model):
             fp32 = by_torch(model, prompts)
-        found["fp32 in torch"] = {"equal_texts": equal_texts(fp32, simulated)}
+        found["fp32_equal_texts"] = equal_texts(fp32, simulated)
         result["variants"][name] = found
         print(name, json.dumps(found), flush=True)
-    write_json(arguments.out / "tokens.json", result)
+        write_json(arguments.out / "tokens.json", result)
 
 
 def by_torch(model: PreTrainedModel, prompts: Tensor) -> Tensor:
@@ -159,15 +155,9 @@ def measure_time(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(threads)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     prompt = np.array(pieces(tokenizer, arguments.texts, PREFILL, 1))
-    models: dict[str, RuntimeModel] = {}
-    for name in VARIANTS:
-        folder = arguments.out / name
-        models |= {
-            f"ONNX Runtime INT8, {name}": OnnxModel(folder / INTEGER, threads=threads),
-            f"OpenVINO INT8, {name}": OpenVinoModel(folder / OPENVINO_FILE, threads=threads),
-        }
-    fp32 = arguments.out / "static" / FLOATING
-    models["ONNX Runtime fp32"] = OnnxModel(fp32, threads=threads)
+    files = {"ONNX Runtime fp32": arguments.out / arguments.variants[0] / FLOATING}
+    files |= {f"ONNX Runtime INT8, {name}": arguments.out / name / INTEGER for name in arguments.variants}
+    models = {name: OnnxModel(file, threads=threads) for name, file in files.items()}
     plain = open_model(arguments.model)
     prefill = {name: partial(generated, one, prompt, 1) for name, one in models.items()}
     whole = {name: partial(generated, one, prompt, 1 + DECODED) for name, one in models.items()}
@@ -183,22 +173,12 @@ def measure_time(arguments: argparse.Namespace) -> None:
             "prefill_tokens_per_second": PREFILL / min(first[name]), "decode_tokens_per_second": DECODED / decoding,
         }  # fmt: skip
         print(name, rows[name], flush=True)
-    for title, path, runtime in memory_files(arguments.out):
+    for title, file in files.items():
         feeds = models[title].feeds({"input_ids": torch.from_numpy(prompt)})
-        rows[title]["peak_mb"] = (memory_of(runtime, path, feeds, threads) or 0) / 1e6
-        rows[title]["file_mb"] = sum(file.stat().st_size for file in path.parent.glob(f"{path.stem}.*")) / 1e6
+        rows[title]["peak_mb"] = (memory_of("onnxruntime", file, feeds, threads) or 0) / 1e6
+        rows[title]["file_mb"] = file.stat().st_size / 1e6
     result = {"machine": machine(), "threads": threads, "prefill": PREFILL, "decoded": DECODED, "rows": rows}
     write_json(arguments.out / "time.json", result)
-
-
-def memory_files(out: Path) -> list[tuple[str, Path, Any]]:
-    files = [("ONNX Runtime fp32", out / "static" / FLOATING, "onnxruntime")]
-    for name in VARIANTS:
-        files += [
-            (f"ONNX Runtime INT8, {name}", out / name / INTEGER, "onnxruntime"),
-            (f"OpenVINO INT8, {name}", out / name / OPENVINO_FILE, "openvino"),
-        ]
-    return files
 
 
 def generated(model: RuntimeModel, prompt: np.ndarray[Any, Any], count: int) -> None:
@@ -219,12 +199,47 @@ def keep_parts(arguments: argparse.Namespace) -> None:
     keep(__file__, {part: json.loads((arguments.out / f"{part}.json").read_text()) for part in ("tokens", "time")})
 
 
+# ---- for the documents
+def tokens_table(result: dict[str, Any]) -> str:
+    """How many texts are the same, and how near the others were to a tie where they part."""
+    told = result["tokens"]
+    lines = [
+        [
+            "activations",
+            f"equal texts of {told['prompts']}",
+            "parted where the two were",
+            "margin elsewhere",
+            "equal to fp32",
+        ]
+    ]
+    for name, found in told["variants"].items():
+        gaps = sorted(one["gap"] for one in found["parted"])
+        apart = f"{gaps[0]:.3f} to {gaps[-1]:.3f} apart" if gaps else ""
+        lines.append([
+            name, str(found["equal_texts"]), apart, f"{found['median_margin']:.2f}", str(found["fp32_equal_texts"])
+        ])  # fmt: skip
+    return markdown(lines)
+
+
+def time_table(result: dict[str, Any]) -> str:
+    """Tokens a second and memory, one thread."""
+    rows = result["time"]["rows"]
+    lines = [["model", "prefill, tokens/s", "decode, tokens/s", "peak memory, MB", "file, MB"]]
+    for name, row in rows.items():
+        memory = [f"{row[key]:.0f}" if row.get(key) else "" for key in ("peak_mb", "file_mb")]
+        lines.append(
+            [name, f"{row['prefill_tokens_per_second']:.0f}", f"{row['decode_tokens_per_second']:.1f}", *memory]
+        )
+    return markdown(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=["make", "tokens", "time", "keep"])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
