@@ -1,9 +1,10 @@
 """Which architectures of the installed transformers take every change that we make: `make families`.
 
-    python -m experiments.families [NAME ...] [--jobs N]
+    python -m experiments.families [NAME ...] [--jobs N] [--variants]
 
 Without names all are tried, the result is kept in experiments/families.json, and `python -m experiments.tables` writes
-docs/families.md from it. The checks are those of tests/families, which run on a sample in every `make test`.
+docs/families.md from it. With --variants every normalizer and gate is tried instead, and nothing is kept.
+The checks are those of tests/families, which run on a sample in every `make test`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def main() -> int:
         "names", nargs="*", help="architectures to try; all by default, and only then is the table written"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--variants", action="store_true", help="try every normalizer and gate; nothing is kept")
     arguments = parser.parse_args()
 
     from tests.families.check import check_one
@@ -38,14 +40,14 @@ def main() -> int:
     names = arguments.names or known
     started, rows = time.monotonic(), []
     with ProcessPoolExecutor(arguments.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(check_one, name) for name in names]):
+        for done in as_completed([pool.submit(check_one, name, arguments.variants) for name in names]):
             row = done.result()
             rows.append(row)
             print(f"[{len(rows)}/{len(names)}] {row['name']}: {row['status']} {row['reason'][:110]}", flush=True)
     rows.sort(key=lambda row: row["name"])
     counts = Counter(row["status"] for row in rows)
     print(f"\n{dict(counts)} of {len(rows)} in {time.monotonic() - started:.0f} s")
-    if not arguments.names:
+    if not arguments.names and not arguments.variants:
         keep(__file__, result(rows, counts), command="make families")
     return 1 if counts["failed"] else 0
 

@@ -7,14 +7,13 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from quietformer.config.attention import AttentionSpec
+from quietformer.config.optimization import OptimizerRecipe, ScheduleRecipe
 from quietformer.config.recipe import (
     AugmentRecipe,
     DataRecipe,
     ModelRecipe,
-    OptimizerRecipe,
     QatRecipe,
     Recipe,
-    ScheduleRecipe,
     Source,
     TeacherRecipe,
     TokenizerRecipe,

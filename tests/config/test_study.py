@@ -10,7 +10,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietformer.config.study import Measures, Study, built_in_studies, find_study, quantization, read_study, trial_name
+from quietformer.config.study import (
+    Measures,
+    Study,
+    bits_title,
+    built_in_studies,
+    find_study,
+    quantization,
+    read_study,
+    trial_name,
+)
 from quietformer.errors import SpecError
 from tests.commands import fails
 from tests.study.studies import write_recipe_file, write_study_file
@@ -79,6 +88,15 @@ def test_fewer_bits_have_ranges_by_squared_error_as_in_the_paper():
     assert quantization("w8a8").weights.kind == "minmax"
     assert quantization("W4A8").weights.kind == "mse"
     assert (quantization("w6a7").weight_bits, quantization("w6a7").activation_bits) == (6, 7)
+
+
+def test_bits_may_ask_for_scales_per_token():
+    spec = quantization("w4a8-token")
+    assert (spec.weight_bits, spec.activation_bits, spec.granularity) == (4, 8, "token")
+    assert quantization("w4a8").granularity == "tensor"
+    assert [bits_title(bits) for bits in ("w8a8", "w4a8-token")] == ["W8A8", "W4A8 per token"]
+    with pytest.raises(SpecError, match="bits are written like w8a8"):
+        quantization("w8a8-channel")
 
 
 @given(

@@ -34,6 +34,8 @@ CASES = {  # every normalizer and gate that the paper or its kin name, and every
     "llama": ("llama", "gate-mlp", {}),
     "gpt2": ("gpt2", "learned_sink", {"per_channel": True}),
     "vit": ("vit", "gate-all_heads", {"head": True}),
+    "opt-entmax15": ("opt", "entmax15", {}),
+    "llama-value-state": ("llama", "gate-value_state", {"gate": True}),
 }
 
 RUNS = {("torch", "fp32"), ("onnxruntime", "fp32"), ("onnxruntime", "int8"), ("openvino", "int8")}

@@ -22,6 +22,7 @@ import quietformer as qf
 from quietformer.attention.core import plain_attention
 from quietformer.attention.inject import all_configs
 from quietformer.attention.normalizers import clipped_softmax as clipped
+from quietformer.config.attention import gates, normalizers
 from quietformer.errors import QuietformerError, SpecError, UnsupportedModelError
 from quietformer.quant.calibration import calibrate_, dequantize_, quantize_
 
@@ -69,7 +70,15 @@ LIMIT = 240
 """Seconds for one architecture."""
 
 
-def check_one(name: str) -> dict[str, Any]:
+def further_variants() -> dict[str, qf.AttentionSpec]:
+    """Every registered normalizer and gate that has no check of its own below."""
+    found = {name: qf.AttentionSpec(normalizer=normalizers[name]()) for name in normalizers if name != "softmax"}
+    # Open enough to pass something on, shut enough to show.
+    found |= {f"gate-{name}": qf.AttentionSpec(gate=gates[name](pi_init=0.25)) for name in gates}
+    return found
+
+
+def check_one(name: str, variants: bool = False) -> dict[str, Any]:
     """Runs in a worker process; a hang becomes a failed row."""
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
@@ -82,7 +91,7 @@ def check_one(name: str) -> dict[str, Any]:
     signal.alarm(LIMIT)
     started = time.monotonic()
     try:
-        verdict = check(name)
+        verdict = check(name, variants)
     except Exception as error:
         verdict = Verdict(name, reason=f"{type(error).__name__}: {error}")
     finally:
@@ -95,8 +104,8 @@ class BrokenPropertyError(Exception):
     """A property that does not hold."""
 
 
-def check(name: str) -> Verdict:
-    """Try everything on a tiny random model of this architecture."""
+def check(name: str, variants: bool = False) -> Verdict:
+    """Try everything on a tiny random model of this architecture, or every further variant."""
     verdict = Verdict(name)
     try:
         built = tiny(name)
@@ -107,7 +116,7 @@ def check(name: str) -> Verdict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _check(built, verdict)
+            (_check_variants if variants else _check)(built, verdict)
         verdict.status = "passed"
     except UnsupportedModelError as error:
         verdict.status, verdict.reason = "refused", str(error)
@@ -175,6 +184,32 @@ def _check(built: TinyModel, verdict: Verdict) -> None:
             dequantize_(model)
     qf.remove_attention_(model)
     require(distance(run(model, inputs), reference) == 0.0, "removing does not restore the original")
+
+
+def _check_variants(built: TinyModel, verdict: Verdict) -> None:
+    """Every normalizer and gate is in use, lets through what eager attention does, and is saved and loaded."""
+    built.model, reloads = settle(built.model, built.inputs, verdict)
+    model, inputs = built.model, built.inputs
+    qf.apply_attention_(model, qf.AttentionSpec())
+    reference = run(model, inputs)
+    verdict.layers = sum(1 for _ in qf.attention_cores(model))
+    lonely = max(_count_keys(model, inputs), default=0) == 1
+    for name, spec in further_variants().items():
+        try:
+            qf.apply_attention_(model, spec)
+        except SpecError as error:  # a width that the layer does not say, or that does not divide
+            verdict.notes.append(f"no {name}: {error}")
+            continue
+        try:
+            _check_fused(model, inputs, verdict)
+            moved = distance(run(model, inputs), reference)
+            require(math.isfinite(moved), "the output is not finite")
+            require(moved > TOLERANCE or lonely, "it changes nothing: it is not in use")
+            _check_flow(built, verdict)
+            if reloads:
+                _check_reload(model, inputs, verdict)
+        except BrokenPropertyError as error:
+            raise BrokenPropertyError(f"{name}: {error}") from None
 
 
 def _plainly(model: Any, inputs: dict[str, Any]) -> Any:

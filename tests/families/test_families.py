@@ -24,6 +24,12 @@ def test_architecture(name):
     assert verdict.status == "passed", verdict.reason
 
 
+@pytest.mark.parametrize("name", ["llama", "t5", "vit"])
+def test_every_variant_works_in_an_architecture(name):
+    verdict = check(name, variants=True)
+    assert verdict.status == "passed", verdict.reason
+
+
 @pytest.mark.parametrize("name", ["gpt_oss", "granite_swa", "vjepa2"])
 def test_what_computes_more_than_softmax_is_refused(name):
     assert check(name).status == "refused"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
-from quietformer.config.recipe import ScheduleRecipe
+from quietformer.config.optimization import ScheduleRecipe
 from quietformer.training.schedule import rate_factor, warmup_steps
 
 

@@ -48,7 +48,7 @@ class HeadTally:
 
 
 def head_measures(
-    probs_BHQK: Tensor, values_BHKD: Tensor, update_BQHD: Tensor, gate_BQH: Tensor | None, pairs_B1QK: Tensor
+    probs_BHQK: Tensor, values_BHKD: Tensor, update_BQHD: Tensor, pairs_B1QK: Tensor
 ) -> dict[str, Tensor]:
     """The measures of each sequence and head over the pairs of a real query with a key it can see."""
     pairs = pairs_B1QK.float()
@@ -67,7 +67,7 @@ def head_measures(
     update_BH = mean_over_rows(update_BQHD.float().norm(dim=-1).transpose(1, 2))
     entropy_BHQ = -(probs * probs.clamp(min=1e-30).log()).sum(-1)
     largest_entropy = pairs.sum(-1).clamp(min=2).log()
-    measures = {
+    return {
         "no_op": mean_over_rows(on_low_BHQ) * (1 - update_BH / median_BH).clamp(0, 1),
         "sink": (probs.sum(2) / pairs.sum(2).clamp(min=1))
         .masked_fill(pairs.sum(2) < 0.25 * n_rows[..., None], 0)
@@ -77,6 +77,9 @@ def head_measures(
         "ones": ((probs == 1).float() * pairs).sum((-2, -1)) / n_pairs,
         "zero_rows": mean_over_rows((probs.sum(-1) == 0).float()),
     }
-    if gate_BQH is not None:
-        measures["gate"] = mean_over_rows(gate_BQH.float().transpose(1, 2))
-    return measures
+
+
+def mean_gate(gate_BTHn: Tensor, real_B1T: Tensor) -> Tensor:
+    """The mean openness (B, H) of gates over the real tokens, which are queries or keys."""
+    gate_BHT = gate_BTHn.float().mean(-1).transpose(1, 2)
+    return (gate_BHT * real_B1T).sum(-1) / real_B1T.sum(-1).clamp(min=1)

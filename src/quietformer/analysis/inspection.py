@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from quietformer.analysis.activation_statistics import RunningMetrics
 from quietformer.analysis.attention_pictures import AttentionPictures
-from quietformer.analysis.heads import MEASURES, HeadTally, head_measures
+from quietformer.analysis.heads import MEASURES, HeadTally, head_measures, mean_gate
 from quietformer.analysis.outliers import OutlierTally, TokenNames
 from quietformer.analysis.recorder import AttentionRecord, record, visible_pairs, with_cores
 from quietformer.analysis.verdict import verdict
@@ -94,15 +94,19 @@ class Inspection:
         by_query = queries[:, 0, :, None, None]
         self._add_masked("context", layer, seen.context_BQHD, by_query)
         if seen.gate is not None:
-            self._add_masked("gate", layer, seen.gate, by_query)
+            by_key = pairs.any(-2)[:, 0, :, None, None]
+            self._add_masked("gate", layer, seen.gate, by_key if seen.gate_of_values else by_query)
         self.on_heads(layer, seen)
         self.pictures.on_attention(layer, seen)
 
     def on_heads(self, layer: int, seen: AttentionRecord) -> None:
         pairs = visible_pairs(seen, self._valid)
-        gate = None if seen.gate is None else seen.gate.mean(-1)
-        tally = self.heads.setdefault(layer, HeadTally.empty(seen.probabilities_BHQK.shape[1], gated=gate is not None))
-        tally.add(head_measures(seen.probabilities_BHQK, seen.value_BHKD, seen.context_BQHD, gate, pairs))
+        gated = seen.gate is not None
+        tally = self.heads.setdefault(layer, HeadTally.empty(seen.probabilities_BHQK.shape[1], gated=gated))
+        measures = head_measures(seen.probabilities_BHQK, seen.value_BHKD, seen.context_BQHD, pairs)
+        if seen.gate is not None:
+            measures["gate"] = mean_gate(seen.gate, pairs.any(-2 if seen.gate_of_values else -1))
+        tally.add(measures)
 
     def _add_masked(self, site: str, layer: int, x: Tensor, valid: Tensor) -> None:
         """Only what is valid of each sequence; `valid` broadcasts over x."""

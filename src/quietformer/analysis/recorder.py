@@ -31,7 +31,8 @@ class AttentionRecord:
     scores: Tensor
     probabilities_BHQK: Tensor
     context_BQHD: Tensor
-    gate: Tensor | None
+    gate: Tensor | None  # (B, Q, H, 1 or D), or (B, K, H, 1 or D) if the gates are of the values
+    gate_of_values: bool
     visible: Tensor | None
 
 
@@ -137,7 +138,8 @@ def _listen_to_core(
         seen["visible"] = args[1].cpu() if len(args) > 1 and args[1] is not None else None
 
     def done(_: nn.Module, args: Any, output: Any) -> None:
-        values = seen["value"]
+        values, gate = seen["value"], seen.get("gate")
+        of_values = core.gating is not None and core.gating.of_values
         heads = seen["probabilities"].shape[1]
         listener(
             passes.layer(index),
@@ -150,7 +152,8 @@ def _listen_to_core(
                 scores=seen["scores"],
                 probabilities_BHQK=seen["probabilities"],
                 context_BQHD=seen["context"],
-                gate=seen.get("gate"),
+                gate=gate.transpose(1, 2) if of_values and gate is not None else gate,
+                gate_of_values=of_values,
                 visible=seen.get("visible"),
             ),
         )

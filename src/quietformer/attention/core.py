@@ -1,4 +1,7 @@
-"""The attention of one layer: scores -> mask -> normalizer -> dropout -> values -> gate, with a tap at every stage."""
+"""The attention of one layer: scores -> mask -> normalizer -> dropout -> values -> gate, with a tap at every stage.
+
+A gate of values comes before all of it: the values that are summed are the gated ones.
+"""
 
 # B batch, H heads, G key/value heads, Q queries, K keys, D features per head, d input features
 
@@ -93,6 +96,7 @@ class AttentionCore(nn.Module):
         call = self._calls.get(_thread())
         if call is not None and call.cached and query_BHQD.shape[-2] < key_BGKD.shape[-2] != call.cross_length:
             self.normalizer.check_cache()
+        value_BGKD = self._gated_values(value_BGKD)
         if self.prefix is not None:
             if position_bias is not None:
                 raise UnsupportedModelError(
@@ -146,8 +150,17 @@ class AttentionCore(nn.Module):
             return None  # a learned position bias: the fused kernels give a mask no gradient
         return self.normalizer.attend(query_BHQD, key_BHKD, value_BHKD, merged, options)
 
+    def _gated_values(self, value_BGKD: Tensor) -> Tensor:
+        """The values, scaled for each head if the gates are of values."""
+        if self.gating is None or not self.gating.of_values:
+            return value_BGKD
+        self._tell_frozen_gates()
+        value_BHKD = repeat_heads(value_BGKD, self.geometry.n_heads)
+        pi = self.taps["gate"](self.gating(value_BHKD))
+        return (value_BHKD * pi).to(value_BHKD.dtype)
+
     def _gated(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
-        if self.gating is not None:
+        if self.gating is not None and not self.gating.of_values:
             pi = self.taps["gate"](self._gate_for(context_BQHD, call))
             context_BQHD = (context_BQHD * pi).to(context_BQHD.dtype)
         context: Tensor = self.taps["context"](context_BQHD.contiguous())
@@ -175,14 +188,15 @@ class AttentionCore(nn.Module):
                 f"{tuple(call.inputs.shape)} for an output of {tuple(context_BQHD.shape)}; "
                 "use AttentionSpec(gate=None) for this model"
             )
-        if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._tell_frozen_gates()
+        self._tell_frozen_gates()
         gate: Tensor = self.gating(inputs)
         return gate
 
     def _tell_frozen_gates(self) -> None:
         """Whatever freezes a model to train something beside it, as LoRA does, freezes the gates too."""
         assert self.gating is not None
+        if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
         if not any(parameter.requires_grad for parameter in self.gating.parameters()):
             warnings.warn(
                 "the gates of this model are frozen, so training leaves them as they are; with PEFT, pass "

@@ -9,20 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from quietformer.config.attention import AttentionSpec
+from quietformer.config.optimization import MUON, OptimizerRecipe, ScheduleRecipe
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe_upgrades import upgraded
 from quietformer.config.regularizers import RegularizerSpec, regularizers
-from quietformer.config.spec_base import Seed, Spec, nested
+from quietformer.config.spec_base import Seed, Spec, listed, nested
 from quietformer.config.tasks import TrainedTask
 from quietformer.errors import SpecError
-
-
-def listed(value: Any) -> Any:
-    """A file has lists where a spec has tuples."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-Pair = Annotated[tuple[float, float], BeforeValidator(listed)]
 
 
 class Source(Spec):
@@ -177,48 +170,6 @@ class AugmentRecipe(Spec):
         return self
 
 
-class OptimizerRecipe(Spec):
-    """AdamW, or whatever else the Trainer knows."""
-
-    title: ClassVar[str] = "optimizer"
-    name: str = Field(default="adamw_torch_fused", description="an optimizer of the Hugging Face Trainer")
-    learning_rate: float = Field(default=1e-3, gt=0)
-    gate_factor: float = Field(default=1.0, gt=0, description="the gates' learning rate is this times the others'")
-    norm_factor: float = Field(default=1.0, gt=0, description="the norms' learning rate is this times the others'")
-    betas: Pair = (0.9, 0.999)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    decay_norms: bool = Field(default=False, description="also decay the scales of LayerNorms")
-    max_grad_norm: float = Field(default=1.0, ge=0, description="0: no clipping")
-    freeze_embeddings: bool = Field(
-        default=False, description="leave the embeddings of tokens and positions as they are"
-    )
-
-    @model_validator(mode="after")
-    def _betas_are_shares(self) -> OptimizerRecipe:
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must lie in [0, 1), got {list(self.betas)}")
-        return self
-
-
-class ScheduleRecipe(Spec):
-    """The learning rate over the run."""
-
-    title: ClassVar[str] = "schedule"
-    shape: Literal["linear", "cosine", "constant"] = "linear"
-    warmup_steps: int = Field(default=0, ge=0)
-    warmup_epochs: float = Field(default=0.0, ge=0, description="instead of warmup_steps")
-    warmup_from: float = Field(default=0.0, ge=0, description="learning rate of the first step of the warm-up")
-    final: float = Field(default=0.0, ge=0, description="learning rate that the decay ends at")
-    hold: float = Field(default=0.0, ge=0, lt=1, description="share of the run at the full rate before it falls")
-
-    @model_validator(mode="after")
-    def _one_warmup(self) -> ScheduleRecipe:
-        if self.warmup_steps and self.warmup_epochs:
-            raise ValueError("give warmup_steps or warmup_epochs, not both")
-        return self
-
-
 class TrainingRecipe(Spec):
     """How long, how much at once, how precisely, and how often it speaks."""
 
@@ -353,6 +304,7 @@ class Recipe(Spec):
             raise ValueError(f"patch_norm and augment are for task 'images', not {self.task!r}")
         if self.task in ("images", "distill") and self.data.streaming:
             raise ValueError(f"task {self.task!r} is not streamed; give data that fits the disk")
+        self._fits_optimizer()
         if self.task == "distill":
             self._fits_distillation()
         elif (
@@ -364,6 +316,19 @@ class Recipe(Spec):
                 f"'distill', not {self.task!r}"
             )
         return self
+
+    def _fits_optimizer(self) -> None:
+        optimizer, sharded = self.optimizer, bool(self.trainer.get("fsdp") or self.trainer.get("deepspeed"))
+        if optimizer.single_scale_norms and self.model.pretrained:
+            raise ValueError(
+                "optimizer.single_scale_norms is for a model that starts from nothing, and model.pretrained is given"
+            )
+        for field, given in (
+            ("name: muon", optimizer.name == MUON),
+            ("single_scale_norms", optimizer.single_scale_norms),
+        ):
+            if given and sharded:
+                raise ValueError(f"optimizer.{field} does not run on a sharded model; leave out fsdp and deepspeed")
 
     def _fits_distillation(self) -> None:
         if not self.model.pretrained:

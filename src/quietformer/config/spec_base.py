@@ -63,6 +63,11 @@ class Spec(BaseModel):
         return f"{self.kind or type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
 
 
+def listed(value: Any) -> Any:
+    """A file has lists where a spec has tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 S = TypeVar("S", bound=Spec)
 
 

@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from quietformer.config.quantization import QuantSpec, estimators, parse_bits
-from quietformer.config.recipe import Recipe, is_path, listed
+from quietformer.config.quantization import Granularity, QuantSpec, estimators, parse_bits
+from quietformer.config.recipe import Recipe, is_path
 from quietformer.config.recipe_files import BUILT_IN, find_file, parse_yaml, read_recipe, with_fields
-from quietformer.config.spec_base import Seed, Spec, nearest, nested
+from quietformer.config.spec_base import Seed, Spec, listed, nearest, nested
 from quietformer.errors import SpecError
 
 VARIANT, BITS = "variant", "bits"
@@ -27,6 +27,9 @@ RESERVED = ("seed", "variants")
 
 EXPORTED = "w8a8"
 """The bit width that ONNX Runtime computes; others are only simulated."""
+
+PER_TOKEN = "-token"  # noqa: S105
+"""After bit widths: scales for each token instead of one for each tensor."""
 
 FEWEST, MOST = 2, 16
 """Bits that a tensor can be quantized to."""
@@ -68,7 +71,9 @@ class Measures(Spec):
 
     title: ClassVar[str] = "measures"
     bits: Annotated[tuple[str, ...], BeforeValidator(_bits)] = Field(
-        default=("w8a8",), min_length=1, description="bit widths to quantize to, e.g. [w8a8, w6a6, w4a8]"
+        default=("w8a8",),
+        min_length=1,
+        description="bit widths to quantize to, e.g. [w8a8, w4a8, w8a8-token]; -token: a scale per token",
     )
     calibrations: int = Field(
         default=3, ge=1, le=1000, description="how often each model is calibrated, on other examples each time"
@@ -85,8 +90,8 @@ class Measures(Spec):
 
 
 def read_bits(text: str) -> tuple[int, int]:
-    """Bits of weights and activations from `w8a8`; needs no torch."""
-    weights, activations = parse_bits(text)
+    """Bits of weights and activations from `w8a8` or `w8a8-token`; needs no torch."""
+    weights, activations = parse_bits(text.removesuffix(PER_TOKEN))
     if not all(FEWEST <= bits <= MOST for bits in (weights, activations)):
         raise SpecError(f"weights and activations have {FEWEST} to {MOST} bits, got {text!r}")
     return weights, activations
@@ -96,7 +101,14 @@ def quantization(bits: str) -> QuantSpec:
     """As in the paper: min-max ranges at 8 bits; below that, weight ranges by mean squared error."""
     weights, activations = read_bits(bits)
     estimator = estimators.read("minmax" if weights >= 8 else "mse")
-    return QuantSpec(weight_bits=weights, activation_bits=activations, weights=estimator)
+    granularity: Granularity = "token" if bits.endswith(PER_TOKEN) else "tensor"
+    return QuantSpec(weight_bits=weights, activation_bits=activations, weights=estimator, granularity=granularity)
+
+
+def bits_title(bits: str) -> str:
+    """`W8A8` or `W8A8 per token`."""
+    title = bits.removesuffix(PER_TOKEN).upper()
+    return f"{title} per token" if bits.endswith(PER_TOKEN) else title
 
 
 class Study(Spec):

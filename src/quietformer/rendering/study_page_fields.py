@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from quietformer.config.study import BITS
+from quietformer.config.study import BITS, bits_title
 from quietformer.results import numbers
 from quietformer.results.base import Record, Report
 from quietformer.results.paper import PaperItem, PaperReport
@@ -96,7 +96,7 @@ def _row_texts(report: StudyReport, row: StudyRow) -> Fields:
             shown |= {"effect": report.effect(row, column), "change": _change(report, row, column)}
         texts[column] = shown
     several = len({one.bits for one in report.rows}) > 1
-    bits = f", {row.bits.upper()}" if several and BITS not in row.at else ""
+    bits = f", {bits_title(row.bits)}" if several and BITS not in row.at else ""
     return {
         "label": label(row.at),
         "full_label": label(row.at) + bits,
@@ -199,7 +199,7 @@ def _verdict(report: StudyReport) -> Fields:
         unit = " %" if report.metric in numbers.PERCENT_METRICS else ""
         text = best.text("quantized", report.metric, spread=False) + unit
         name = setting(best.at) or report.study.recipe
-        facts.append([text, f"best {metric_name(report.metric)} in {best.bits.upper()}: {name}"])
+        facts.append([text, f"best {metric_name(report.metric)} in {bits_title(best.bits)}: {name}"])
     sentence = report.sentence.replace(" -> ", " → ")
     return {"sentence": sentence, "long": len(sentence) > LONG, "severity": severity, "facts": facts}
 

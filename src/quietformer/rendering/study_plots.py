@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quietformer.config.study import BITS, VARIANT, short
+from quietformer.config.study import BITS, VARIANT, bits_title, short
 from quietformer.rendering.plots import plain, save_figure, subplots, use_matplotlib
 from quietformer.results import numbers
 from quietformer.results.study import StudyReport
@@ -59,7 +59,7 @@ def _title(report: StudyReport, rows: Rows, what: str) -> str:
     if what not in ("fp32", "quantized"):
         return what
     bits = {row.bits for row in rows}
-    return f"{metric_name(report.metric)}, {bits.pop().upper() if what == 'quantized' and len(bits) == 1 else what}"
+    return f"{metric_name(report.metric)}, {bits_title(bits.pop()) if what == 'quantized' and len(bits) == 1 else what}"
 
 
 def _wide(values: list[float]) -> bool:
@@ -142,7 +142,7 @@ def _lines(report: StudyReport, rows: Rows, field: str) -> Any:
                 )  # fmt: skip
 
     draw(places[0, 0], "fp32", "fp32")
-    draw(places[0, 0], "quantized", "quantized" if field == BITS else rows[0].bits.upper())
+    draw(places[0, 0], "quantized", "quantized" if field == BITS else bits_title(rows[0].bits))
     draw(places[0, 1], "infinity_norm", "largest value")
     draw(places[0, 2], "kurtosis", "kurtosis")
     places[0, 0].legend(frameon=False, fontsize=7)

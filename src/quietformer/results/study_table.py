@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field, JsonValue
 
-from quietformer.config.study import BITS, VARIANT, short
+from quietformer.config.study import BITS, VARIANT, bits_title, short
 from quietformer.results import numbers
 from quietformer.results.base import Record
 from quietformer.results.numbers import PERCENT_METRICS
@@ -84,7 +84,7 @@ class StudyRow(Record):
 def value_text(value: JsonValue, field: str = "") -> str:
     """A value of a grid as people write it."""
     text = "none" if value is None else json.dumps(value) if isinstance(value, (dict, list)) else str(value)
-    return text.upper() if field == BITS else text
+    return bits_title(text) if field == BITS else text
 
 
 def label(at: Values) -> str:
@@ -120,7 +120,7 @@ def metric_title(primary: str) -> str:
 
 def quantized_title(rows: Sequence[StudyRow]) -> str:
     """`W8A8`, or `quantized` if there are several bit widths."""
-    bits = dict.fromkeys(row.bits.upper() for row in rows)
+    bits = dict.fromkeys(bits_title(row.bits) for row in rows)
     return next(iter(bits)) if len(bits) == 1 else "quantized"
 
 
@@ -138,7 +138,7 @@ def columns(rows: Sequence[StudyRow], primary: str) -> list[tuple[str, Cell]]:
 
     found: list[tuple[str, Cell]] = [("", lambda row: label(row.at))]
     if len({row.bits for row in rows}) > 1 and not any(BITS in row.at for row in rows):
-        found.append((BITS, lambda row: row.bits.upper()))
+        found.append((BITS, lambda row: bits_title(row.bits)))
     found += [(metric_title(primary), cell("fp32")), (quantized_title(rows), cell("quantized"))]
     if measured("real"):
         found.append(("real INT8", cell("real")))

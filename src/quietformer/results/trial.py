@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, JsonValue, model_validator
 
-from quietformer.config.study import Measures, Trial
+from quietformer.config.study import Measures, Trial, bits_title
 from quietformer.config.tasks import MeasuredTask
 from quietformer.results import numbers
 from quietformer.results.base import Number, Record, Report
@@ -104,7 +104,7 @@ class TrialRun(Record):
         for bits, spreads in found.quantized.items():
             spread = spreads[found.primary]
             mean = None if spread is None else spread.mean
-            parts.append(f"{bits.upper()} {numbers.mean_and_std(mean, None, found.primary)}")
+            parts.append(f"{bits_title(bits)} {numbers.mean_and_std(mean, None, found.primary)}")
         largest = None if found.outliers is None else found.outliers.infinity_norm
         norm = "" if largest is None else f"; largest value {numbers.significant(largest)}"
         return f"{self.name}: {', '.join(parts)}{norm}; {numbers.one_place(found.seconds / 60)} min"
@@ -148,7 +148,7 @@ class TrialReport(Report, TrialRun):
         if found is None:
             return []
         real = None if found.real is None else found.real.metrics
-        columns = ["metric", "fp32", *(bits.upper() for bits in found.quantized), *(["real INT8"] if real else [])]
+        columns = ["metric", "fp32", *(bits_title(bits) for bits in found.quantized), *(["real INT8"] if real else [])]
         rows = []
         for name, value in found.fp32.items():
             means = [None if (spread := spreads[name]) is None else spread.mean for spreads in found.quantized.values()]

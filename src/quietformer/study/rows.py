@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quietformer.config.study import BITS, EXPORTED, Study
+from quietformer.config.study import BITS, EXPORTED, Study, bits_title
 from quietformer.results.quality import Better, Spread
 from quietformer.results.study_table import StudyRow, label
 from quietformer.results.trial import Baselines, TrialResult, TrialRun, Values
@@ -105,7 +105,7 @@ def in_words(rows: Sequence[StudyRow], primary: str, better: Better | None) -> s
         parts.append(f"cannot be judged, since fp32 gives no number: {_named(lost)}")
     if not parts:
         return "No run finished."
-    sentences = [f"{chosen[0].bits.upper()} {'; '.join(parts)}."]
+    sentences = [f"{bits_title(chosen[0].bits)} {'; '.join(parts)}."]
     if poor := [row for row in chosen if row.hardly_trained(better)]:
         sentences.append(f"Hardly trained, so this says little of quantization: {_named(poor)}.")
     if failed := [row for row in chosen if row.failed]:

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 
 from quietformer.architectures.layout import find_blocks
+from quietformer.config.optimization import MUON
 from quietformer.config.recipe import Recipe
 from quietformer.config.spec_base import nearest
 from quietformer.errors import SpecError, in_one_line
@@ -29,6 +30,9 @@ OURS = {
     "lr_scheduler_kwargs": "schedule", "warmup_ratio": "schedule.warmup_steps", "train_sampling_strategy": "data",
 }  # fmt: skip
 """TrainingArguments that the recipe has a field of its own for."""
+
+BESIDE_MUON = "adamw_torch_fused"
+"""The optimizer of the parameters that Muon does not take."""
 
 REFUSED = (
     "load_best_model_at_end", "save_only_model", "auto_find_batch_size", "average_tokens_across_devices", "push_to_hub",
@@ -78,7 +82,7 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
         "max_steps": 1,
         "per_device_train_batch_size": 1,
         "learning_rate": optimizer.learning_rate,
-        "optim": optimizer.name,
+        "optim": BESIDE_MUON if optimizer.name == MUON else optimizer.name,
         "adam_beta1": optimizer.betas[0],
         "adam_beta2": optimizer.betas[1],
         "adam_epsilon": optimizer.eps,

@@ -31,8 +31,8 @@ from quietformer.training.footprint import fake_, meant_for_gpu, saved_bytes, tr
 from quietformer.training.model_building import build_shape
 from quietformer.training.speed import Speed, measure_speed
 
-STATES = {"8bit": 2, "adamw": 8, "adam": 8, "lion": 4, "adagrad": 4, "rmsprop": 4, "sgd": 0, "adafactor": 0}
-"""Bytes an optimizer keeps for a parameter, by the first of these that its name contains; two moments if none."""
+STATES = {"8bit": 2, "muon": 8, "adamw": 8, "adam": 8, "lion": 4, "adagrad": 4, "rmsprop": 4, "sgd": 0, "adafactor": 0}
+"""Bytes an optimizer keeps for a parameter at most, by the first of these that its name contains; two moments if none."""
 
 
 @dataclass(frozen=True)

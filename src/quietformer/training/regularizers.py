@@ -10,9 +10,9 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from quietformer.architectures.layout import find_blocks
-from quietformer.config.recipe import listed
+from quietformer.architectures.layout import Watch, find_blocks
 from quietformer.config.regularizers import RegularizerSpec, regularizers
+from quietformer.config.spec_base import listed
 from quietformer.errors import QuietformerError
 
 
@@ -22,6 +22,9 @@ def _named(value: Any) -> Any:
 
 
 Cost = Callable[[Tensor], Tensor]
+
+BLOCK = "block"
+"""The site of a whole block, beside those inside it."""
 
 
 class Regularizer(ABC):
@@ -44,7 +47,9 @@ class SiteTerm(Regularizer):
         self._seen: list[Tensor] = []
         self._mask: Tensor | None = None
         self._handles = [model.register_forward_pre_hook(self._on_call, with_kwargs=True)]
-        watches = [watch for block in find_blocks(model) for watch in block.watches()]
+        blocks = find_blocks(model)
+        watches = [watch for block in blocks for watch in block.watches()]
+        watches += [Watch(BLOCK, block.index, block.module, "output") for block in blocks]
         known = sorted({watch.site for watch in watches})
         for site in sites:
             where, _, end = site.partition(".")
@@ -125,3 +130,23 @@ class RangePenalty(RegularizerSpec):
         """mean(relu(|x| / s - deviations)^2), the deviation s being taken as it is."""
         spread = x.detach().std().clamp(min=torch.finfo(x.dtype).tiny)
         return torch.relu(x.abs() / spread - self.deviations).square().mean()
+
+
+@regularizers.register("tweo")
+class Tweo(RegularizerSpec):
+    """The loss term of TWEO (Liang et al., arXiv 2511.23225): a high power of what blocks give, over what is usual.
+
+    Values below the threshold cost next to nothing, values far above it very much.
+    """
+
+    strength: float = Field(default=0.01, gt=0)
+    threshold: float = Field(default=3.0, gt=0, description="tau: what a value is divided by")
+    power: float = Field(default=4.0, gt=1)
+    site: str = Field(default=BLOCK, description="block: the output of each block")
+
+    def build(self, model: nn.Module) -> Regularizer:
+        return SiteTerm("TWEO loss", [self.site], self.strength, self._cost, model)
+
+    def _cost(self, x: Tensor) -> Tensor:
+        """mean((|x| / tau)^p)."""
+        return (x.abs() / self.threshold).pow(self.power).mean()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from quietformer.config.recipe import ScheduleRecipe
+from quietformer.config.optimization import ScheduleRecipe
 
 
 def warmup_steps(schedule: ScheduleRecipe, steps_per_epoch: float) -> int:

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import IterableDataset, SequentialSampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from quietformer.attention.find_layers import CORE
+from quietformer.config.optimization import MUON
 from quietformer.config.recipe import Recipe
 from quietformer.data.augment import BatchAugment
 from quietformer.data.image_batches import as_models_take
@@ -51,6 +51,15 @@ from quietformer.training.checkpoints import (
 from quietformer.training.clock import Clock
 from quietformer.training.example_scores import aligned, example_scores, metrics_for
 from quietformer.training.lost_run import DivergenceError, LossWatch, broken_layer, loudest_layer
+from quietformer.training.optimizers import (
+    MuonAndAdamW,
+    Rates,
+    block_matrices,
+    is_norm,
+    own_groups,
+    parameter_groups,
+    tie_gains_,
+)
 from quietformer.training.schedule import rate_factor
 from quietformer.training.sharding import embeddings_in_root, gathered, sharded_optimizer_state
 from quietformer.training.state_files import random_states, read_tree, set_random_states, write_tree
@@ -82,6 +91,7 @@ class QuietTrainer(Trainer):
             model=model, args=arguments, compute_loss_func=self._loss, compute_metrics=metrics_for(recipe.task), **rest
         )
         self._regularizers = [spec.build(model) for spec in recipe.regularizers]
+        self._untie = tie_gains_(model) if recipe.optimizer.single_scale_norms else None
 
     def create_accelerator_and_postprocess(self) -> None:
         """Accelerate shards over GPUs alone and is silent about it elsewhere; torch shards over CPU processes as well."""
@@ -191,6 +201,8 @@ class QuietTrainer(Trainer):
         """The trained model as if it had just been opened: on the CPU, in eval mode, without what training put around it."""
         for regularizer in self._regularizers:
             regularizer.detach_()
+        if self._untie is not None:
+            self._untie()
         model: Any = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False, keep_torch_compile=False)
         if not self.is_fsdp_enabled:
             model.zero_grad(set_to_none=True)
@@ -227,9 +239,7 @@ class QuietTrainer(Trainer):
         names: list[str] = super().get_decay_parameter_names(model)
         if self.recipe.optimizer.decay_norms:
             for prefix, module in model.named_modules():
-                if "norm" in type(module).__name__.lower() and isinstance(
-                    getattr(module, "weight", None), nn.Parameter
-                ):
+                if is_norm(module) and isinstance(getattr(module, "weight", None), nn.Parameter):
                     names.append(f"{prefix}.weight")
         return names
 
@@ -244,27 +254,17 @@ class QuietTrainer(Trainer):
             ) from error
 
     def _optimizer(self, chosen: Any) -> torch.optim.Optimizer:
-        gate_factor, norm_factor = self.recipe.optimizer.gate_factor, self.recipe.optimizer.norm_factor
-        if (gate_factor, norm_factor) != (1.0, 1.0) and self.optimizer is None:
-            decayed = set(self.get_decay_parameter_names(chosen))
-            norms = {
-                f"{prefix}.{name}"
-                for prefix, module in chosen.named_modules()
-                if "norm" in type(module).__name__.lower()
-                for name, _ in module.named_parameters(recurse=False)
-            }
-            groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-            for name, parameter in chosen.named_parameters():
-                if parameter.requires_grad:
-                    factor = gate_factor if f".{CORE}." in f".{name}" else norm_factor if name in norms else 1.0
-                    rate = self.args.learning_rate * factor
-                    decay = self.args.weight_decay if name in decayed else 0.0
-                    groups.setdefault((rate, decay), []).append(parameter)
+        wanted = self.recipe.optimizer
+        if own_groups(wanted) and self.optimizer is None:
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, chosen)
-            # The first group's learning rate is the one that is shown: that of most of the model.
-            ordered = sorted(groups.items(), key=lambda group: group[0][0] != self.args.learning_rate)
-            grouped = [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in ordered]
-            self.optimizer = kind(grouped, **options)
+            muon = wanted.name == MUON
+            matrices = block_matrices(self._inner()) if muon else frozenset()
+            groups = parameter_groups(
+                chosen, Rates(wanted, frozenset(self.get_decay_parameter_names(chosen)), matrices)
+            )
+            self.optimizer = (
+                MuonAndAdamW(groups, lambda others: kind(others, **options)) if muon else kind(groups, **options)
+            )
         optimizer: torch.optim.Optimizer = super().create_optimizer(chosen)
         return optimizer
 

@@ -58,6 +58,10 @@ def add_prefix_(model: PreTrainedModel, tokens: Sequence[int]) -> None:
             kept = {table: table.weight for table in tables}
             for table in tables:
                 _cut_(model, table, len(tokens))
+            if any(len(key) != len(value) for key, value in found.values()):
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} has grouped heads and gates of values, and gets no prefix; use gates of heads"
+                )
             sizes = {name: (len(key), key.shape[-1], value.shape[-1]) for name, (key, value) in found.items()}
             place_prefix_(model, PrefixSpec(tokens=tokens, layers=sizes))
             for name, prefix in prefixes(model):

@@ -18,8 +18,8 @@ class AllHeadsGateModule(Gate):
         self.weight = self._weight(geometry.n_heads, geometry.d_model, fan_in=geometry.d_model)
         self.bias = self._bias(geometry.n_heads)
 
-    def logits(self, inputs_BQd: Tensor) -> Tensor:
-        return nn.functional.linear(inputs_BQd, self.weight, self.bias).unsqueeze(-1)
+    def logits(self, inputs: Tensor) -> Tensor:
+        return nn.functional.linear(inputs, self.weight, self.bias).unsqueeze(-1)
 
 
 @gates.register("all_heads")

@@ -1,4 +1,4 @@
-"""Gated attention (the paper's section 4.2): a head's output times sigmoid(G(x)) of the layer's input x."""
+"""Gated attention (the paper's section 4.2): a head's output, or its values, times sigmoid(G(x))."""
 
 # B batch, Q queries, H heads, d input features (d_model), f input features per head, n outputs per head, D value features
 
@@ -44,17 +44,23 @@ class SigmoidGateSpec(GateSpec):
 
 
 class Gate(nn.Module):
-    """scale * sigmoid(G(x)); subclasses define G as `logits`."""
+    """scale * sigmoid(G(x)); subclasses define G as `logits`.
+
+    x is the layer's input (B, Q, d), and the gates scale the heads' outputs. With `of_values` x is the values (B, H, K, D) of
+    all heads, and the gates (B, H, K, 1 or D) scale these.
+    """
+
+    of_values = False
 
     def __init__(self, spec: SigmoidGateSpec) -> None:
         super().__init__()
         self.spec = spec
 
-    def logits(self, inputs_BQd: Tensor) -> Tensor:
+    def logits(self, inputs: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, inputs_BQd: Tensor) -> Tensor:
-        logits = self.logits(inputs_BQd)
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = self.logits(inputs)
         return self.spec.scale * torch.sigmoid(logits.to(accumulation_dtype(logits.dtype)))
 
     def _weight(self, *shape: int, fan_in: int) -> nn.Parameter:

@@ -24,8 +24,8 @@ class ElementwiseGateModule(Gate):
         self.weight = self._weight(geometry.n_heads, features, geometry.d_value, fan_in=features)
         self.bias = self._bias(geometry.n_heads, geometry.d_value)
 
-    def logits(self, inputs_BQd: Tensor) -> Tensor:
-        return per_head(inputs_BQd, self.weight, self.bias)
+    def logits(self, inputs: Tensor) -> Tensor:
+        return per_head(inputs, self.weight, self.bias)
 
 
 @gates.register("elementwise")

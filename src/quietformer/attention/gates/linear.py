@@ -19,8 +19,8 @@ class LinearGateModule(Gate):
         self.weight = self._weight(geometry.n_heads, features, fan_in=features)
         self.bias = self._bias(geometry.n_heads)
 
-    def logits(self, inputs_BQd: Tensor) -> Tensor:
-        return per_head(inputs_BQd, self.weight.unsqueeze(-1), self.bias.unsqueeze(-1))
+    def logits(self, inputs: Tensor) -> Tensor:
+        return per_head(inputs, self.weight.unsqueeze(-1), self.bias.unsqueeze(-1))
 
 
 @gates.register("linear")

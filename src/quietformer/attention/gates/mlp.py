@@ -24,8 +24,8 @@ class MLPGateModule(Gate):
         self.weight_out = self._weight(heads, hidden, fan_in=hidden)
         self.bias = self._bias(heads)
 
-    def logits(self, inputs_BQd: Tensor) -> Tensor:
-        hidden_BQHn = torch.relu(per_head(inputs_BQd, self.weight_in, self.bias_in))
+    def logits(self, inputs: Tensor) -> Tensor:
+        hidden_BQHn = torch.relu(per_head(inputs, self.weight_in, self.bias_in))
         return per_head(hidden_BQHn.flatten(-2), self.weight_out.unsqueeze(-1), self.bias.unsqueeze(-1))
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from pydantic import Field, model_validator
@@ -63,12 +63,25 @@ def blocks_can_take(*tensors: Tensor) -> bool:
     return not watched and all(type(x) in (Tensor, nn.Parameter) and x.device.type != "meta" for x in tensors)
 
 
-class ClippedSoftmaxNormalizer(Normalizer):
-    """clip((zeta - gamma) * softmax(x) + gamma, 0, 1), with gamma fixed or -alpha / T; a warm-up moves gamma away from 0."""
+class ClippingSpec(Protocol):
+    """What a spec says about clipping, however gamma is found."""
+
+    @property
+    def zeta(self) -> float: ...
+
+    @property
+    def keys(self) -> Literal["sequence", "row"]: ...
+
+    @property
+    def warmup_steps(self) -> int: ...
+
+
+class ClippingNormalizer(Normalizer):
+    """clip((zeta - gamma) * softmax(x) + gamma, 0, 1); subclasses say gamma, and a warm-up moves it away from 0."""
 
     step: Tensor | None
 
-    def __init__(self, spec: ClippedSoftmax) -> None:
+    def __init__(self, spec: ClippingSpec) -> None:
         super().__init__()
         self.spec = spec
         # The step is a buffer so that the state dict holds all state; without a warm-up there is no step to keep.
@@ -80,25 +93,18 @@ class ClippedSoftmaxNormalizer(Normalizer):
         if self.step is not None:
             self.step += steps
 
+    def full_gamma(self, n_keys: Tensor | float) -> Tensor | float:
+        """Gamma after the warm-up, for rows that see so many keys (at least 1)."""
+        raise NotImplementedError
+
     def gamma(self, n_keys: Tensor | int, dtype: torch.dtype) -> Tensor | float:
         """The gamma of the current step, broadcastable over BHQK."""
-        if self.spec.gamma is not None:
-            gamma: Tensor | float = self.spec.gamma
-        else:
-            # A row that sees no key stays zero with any finite gamma.
-            n = n_keys.clamp(min=1).to(dtype) if isinstance(n_keys, Tensor) else max(n_keys, 1)
-            gamma = -self.spec.resolved_alpha / n
+        # A row that sees no key stays zero with any finite gamma.
+        n = n_keys.clamp(min=1).to(dtype) if isinstance(n_keys, Tensor) else max(n_keys, 1)
+        gamma = self.full_gamma(n)
         if self.step is not None:
             gamma = gamma * (self.step.to(dtype) / self.spec.warmup_steps).clamp(0.0, 1.0)
         return gamma
-
-    def check_cache(self) -> None:
-        """Refuse a growing key/value cache where it would change the gamma that earlier tokens were computed with."""
-        if self.spec.gamma is None and self.spec.keys == "sequence":
-            raise QuietformerError(
-                f"gamma of {self.spec} depends on the sequence length, which a key/value cache changes at every step; "
-                "use keys='row' or a fixed gamma, or call with use_cache=False"
-            )
 
     def _notice_idle_warmup(self) -> None:
         """Warn if the warm-up is never advanced: the run would train with gamma = 0, which is plain softmax."""
@@ -126,20 +132,37 @@ class ClippedSoftmaxNormalizer(Normalizer):
         if not fits(*tensors, mask) or not (flexible or blocks_can_take(*tensors)):
             return None
         self._notice_idle_warmup()
-        dtype = accumulation_dtype(query_BHQD.dtype)
-        if isinstance(mask, Causal):
-            gamma = self.gamma(mask.count(self.spec.keys), dtype)
-        else:
-            visible = None if mask is None else visible_keys(mask)
-            gamma = self._gamma_for(key_BHKD.shape[2], visible, dtype)
+        gamma = self._gamma_under(mask, key_BHKD.shape[2], accumulation_dtype(query_BHQD.dtype))
         if isinstance(gamma, Tensor) and gamma.requires_grad:
             return None
         clipping = Clipping(gamma, self.spec.zeta, options.dropout)
         attention = flex_clipped_attention if flexible else clipped_attention
         return attention(*tensors, clipping, scaling=options.scaling, mask=mask)
 
+    def _gamma_under(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> Tensor | float:
+        if isinstance(mask, Causal):
+            return self.gamma(mask.count(self.spec.keys), dtype)
+        return self._gamma_for(n_keys, None if mask is None else visible_keys(mask), dtype)
+
     def _gamma_for(self, n_keys: int, visible: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         return self.gamma(n_keys if visible is None else count_keys(visible, self.spec.keys), dtype)
+
+
+class ClippedSoftmaxNormalizer(ClippingNormalizer):
+    """Clipped softmax with gamma fixed or -alpha / T."""
+
+    spec: ClippedSoftmax
+
+    def full_gamma(self, n_keys: Tensor | float) -> Tensor | float:
+        return -self.spec.resolved_alpha / n_keys if self.spec.gamma is None else self.spec.gamma
+
+    def check_cache(self) -> None:
+        """Refuse a growing key/value cache where it would change the gamma that earlier tokens were computed with."""
+        if self.spec.gamma is None and self.spec.keys == "sequence":
+            raise QuietformerError(
+                f"gamma of {self.spec} depends on the sequence length, which a key/value cache changes at every step; "
+                "use keys='row' or a fixed gamma, or call with use_cache=False"
+            )
 
 
 @normalizers.register("clipped_softmax")
