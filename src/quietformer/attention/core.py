@@ -157,7 +157,8 @@ class AttentionCore(nn.Module):
         self._tell_frozen_gates()
         value_BHKD = repeat_heads(value_BGKD, self.geometry.n_heads)
         pi = self.taps["gate"](self.gating(value_BHKD))
-        return (value_BHKD * pi).to(value_BHKD.dtype)
+        gated_BHKD: Tensor = (value_BHKD * pi).to(value_BHKD.dtype)
+        return gated_BHKD
 
     def _gated(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
         if self.gating is not None and not self.gating.of_values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +107,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._muon.step()
+        self._muon.step()  # type: ignore[no-untyped-call]
         self._adamw.step()
         return loss
 
@@ -119,13 +120,10 @@ def tie_gains_(model: nn.Module) -> Callable[[], None]:
     """
 
     def same(grad: torch.Tensor) -> torch.Tensor:
-        return (grad.sum() / grad.numel() ** 0.5).expand_as(grad)
+        return (grad.sum() / math.sqrt(grad.numel())).expand_as(grad)
 
-    handles = [
-        module.weight.register_hook(same)
-        for module in model.modules()
-        if is_norm(module) and isinstance(getattr(module, "weight", None), nn.Parameter)
-    ]
+    gains = [getattr(module, "weight", None) for module in model.modules() if is_norm(module)]
+    handles = [gain.register_hook(same) for gain in gains if isinstance(gain, nn.Parameter)]
 
     def stop() -> None:
         for handle in handles:

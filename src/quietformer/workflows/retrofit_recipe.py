@@ -13,15 +13,14 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.task import task_of
 from quietformer.config.attention import AttentionSpec, gates, normalizers
+from quietformer.config.optimization import OptimizerRecipe, ScheduleRecipe
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.quantization import QuantSpec
 from quietformer.config.recipe import (
     DataRecipe,
     ModelRecipe,
-    OptimizerRecipe,
     QatRecipe,
     Recipe,
-    ScheduleRecipe,
     TeacherRecipe,
     TokenizerRecipe,
     TrainingRecipe,

@@ -26,7 +26,8 @@ class AllElementsGateModule(Gate):
         self.bias = self._bias(outputs)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        return nn.functional.linear(inputs, self.weight, self.bias).unflatten(-1, self.shape_HD)
+        logits = nn.functional.linear(inputs, self.weight, self.bias)
+        return logits.view(*logits.shape[:-1], *self.shape_HD)
 
 
 @gates.register("all_elements")
