@@ -123,7 +123,7 @@ def tie_gains_(model: nn.Module) -> Callable[[], None]:
         return (grad.sum() / math.sqrt(grad.numel())).expand_as(grad)
 
     gains = [getattr(module, "weight", None) for module in model.modules() if is_norm(module)]
-    handles = [gain.register_hook(same) for gain in gains if isinstance(gain, nn.Parameter)]
+    handles = [gain.register_hook(same) for gain in gains if isinstance(gain, nn.Parameter)]  # type: ignore[no-untyped-call]
 
     def stop() -> None:
         for handle in handles:
