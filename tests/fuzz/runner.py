@@ -143,30 +143,29 @@ def _judged(damage: Damage, place: Path, code: int | None, error: str, right: An
 
 
 def _run(place: Path, arguments: Callable[[], list[str]]) -> tuple[int | None, str, float]:
-    """Exit code (minus the signal; None for a hang), standard error and seconds of a command in a forked process."""
+    """Exit code (minus the signal; None for a hang), standard error and processor seconds of a command in a forked process."""
     error = place.parent / f"{place.name}.err"
-    began = time.monotonic()
     if (pid := os.fork()) == 0:
         _child(place, error, arguments)
-    status = _waited(pid, began + PATIENCE * SECONDS)
+    status, seconds = _waited(pid, time.monotonic() + PATIENCE * SECONDS)
     if status == -signal.SIGXCPU:
         status = None
     text = error.read_text(encoding="utf-8", errors="replace")
     error.unlink()
-    return status, text, time.monotonic() - began
+    return status, text, seconds
 
 
-def _waited(pid: int, until: float) -> int | None:
+def _waited(pid: int, until: float) -> tuple[int | None, float]:
     pause = 0.002
     while time.monotonic() < until:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, used = os.wait4(pid, os.WNOHANG)
         if found:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         time.sleep(pause)
         pause = min(0.05, pause * 1.5)
     os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
+    _, _, used = os.wait4(pid, 0)
+    return None, used.ru_utime + used.ru_stime
 
 
 def _child(place: Path, error: Path, arguments: Callable[[], list[str]]) -> None:

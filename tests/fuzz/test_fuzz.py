@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import mutations
-from tests.fuzz.__main__ import fuzz
+from tests.fuzz.__main__ import Effort, fuzz
 from tests.fuzz.case import EVERY, Damage, Expected, Subject
 from tests.fuzz.runner import GOOD, Fuzzer, cases
 
@@ -27,7 +27,7 @@ def test_damage_is_told_or_changes_nothing():
         case for place, case in enumerate(c for c in cases(len(EVERY), SEED) if c not in chosen) if not place % 4
     ]
     again = [(damage, SEED + 1) for damage, _ in chosen if any(name in damage.title for name in QUICK)]
-    outcomes = fuzz(chosen + again, jobs=1)
+    outcomes = fuzz(chosen + again, Effort())
     assert len(outcomes) >= 200
     assert [vars(one) for one in outcomes if one.bad] == []
     assert {one.kind for one in outcomes} == set(GOOD)
