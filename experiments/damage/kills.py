@@ -1,15 +1,17 @@
 """Kill every command that writes with SIGKILL, over and over, and see what it leaves.
 
-    python -m experiments.damage.kills [--kills 100] [--seed 0] [--keep]
+    python -m experiments.damage.kills [--kills 100] [--seed 0] [--only train] [--keep] [--add]
 
 Every other kill strikes a random file operation below the workspace, the others a random moment. After each kill what stands at
 the folder's name must load, or not be there. The same command is then run again, to its end or to the next kill. In the end
-weights and files must be those of a command that was never killed.
+weights and files must be those of a command that was never killed. With --add the counts are added to the kept result, so that
+the commands can be killed in pieces, each with a random seed of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -18,11 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments.damage.jobs import JOBS, Job, readable
-from experiments.provenance import keep, keep_option_
+from experiments.provenance import keep, keep_option_, made_by
+
+RESULT = Path(__file__).with_suffix(".json")
 
 EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.utime")
 
@@ -172,7 +178,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="one command")
     keep_option_(parser)
+    parser.add_argument("--add", action="store_true", help="add to the kept result, and keep that")
     given = parser.parse_args()
+    before = json.loads(RESULT.read_text(encoding="utf-8")) if given.add and RESULT.is_file() else {}
     results: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as name:
         originals = Path(name) / "originals"
@@ -188,11 +196,24 @@ def main() -> None:
             results[job.name] = vars(soak(job, kills, originals, scratch, given.seed))
             print(f"  {results[job.name]}", flush=True)
             shutil.rmtree(scratch)
-            total = {field: sum(result[field] for result in results.values()) for field in Counts.__dataclass_fields__}
-            if given.keep:  # after each command, since all of them take a while
-                keep(__file__, {"commands": results, "all": total})
+            if given.keep or given.add:  # after each command, since all of them take a while
+                keep(__file__, added(results, before, made_by(__file__)))
+    total = whole(results)
     print(f"all: {total}")
     sys.exit(bool(total["unreadable"] + total["left_behind"] + total["failed"] + total["runs"] - total["same_weights"]))
+
+
+def added(results: dict[str, dict[str, int]], before: dict[str, Any], made: dict[str, str]) -> dict[str, Any]:
+    """The counts of each command, with those of the pieces before."""
+    counts = {name: Counter(found) for name, found in before.get("commands", {}).items()}
+    for name, found in results.items():
+        counts.setdefault(name, Counter()).update(found)
+    commands = {job.name: dict(counts[job.name]) for job in JOBS if job.name in counts}
+    return {"pieces": [*before.get("pieces", []), made], "commands": commands, "all": whole(commands)}
+
+
+def whole(results: dict[str, dict[str, int]]) -> dict[str, int]:
+    return {field: sum(result[field] for result in results.values()) for field in Counts.__dataclass_fields__}
 
 
 HEADS = ("command", "kills", "runs to the end", "identical weights", "something left behind", "unreadable after a kill")
