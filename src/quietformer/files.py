@@ -32,13 +32,17 @@ JUST_NOW = 1.0
 MARK = 8
 """Characters that `tempfile` ends a name with."""
 
+LONGEST_NAME = 255 - MARK - len("..-draft-")
+"""Bytes of a name that leave room for its draft's."""
+
 DRAFT = "draft"
 """Of `.NAME-draft-12345678`, what is being written; `.NAME-old-12345678` is what a folder held before, while it is replaced."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name beside the file, then rename."""
+    """Write under a temporary name beside the file, then rename; a link stays a link, and what it points to is replaced."""
     check_place(path)
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     clear_leftovers(path)
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}-{DRAFT}-", dir=path.parent)
     try:
@@ -58,14 +62,52 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_place(path: Path | None) -> None:
-    """Whether a file can be written there, to be asked before the work rather than after."""
-    if path is not None and path.is_dir():
+    """Whether a file can be written there, to be asked before the work rather than after.
+
+    Whoever may rename in /dev would replace /dev/null itself.
+    """
+    if path is None:
+        return
+    _check_name(path)
+    if path.is_dir():
         raise QuietformerError(f"{path} is a folder; give the name of a file")
-    if path is not None and not path.parent.is_dir():
+    if not path.parent.is_dir():
         raise QuietformerError(f"there is no folder {path.parent} to write {path.name} into")
+    if path.is_symlink() and not path.exists():
+        raise QuietformerError(f"{path} is a link to nothing; give the name of a file")
+    check_regular(path)
+    _check_writable(path.parent)
 
 
-KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+def check_new_place(folder: Path) -> None:
+    """Whether a folder can be made there, or is one that can be written to."""
+    _check_name(folder)
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+        is_folder = there.is_dir()
+    except OSError as error:
+        raise QuietformerError(f"{folder} cannot be made: {error.strerror}; give the name of a folder") from None
+    if not is_folder:
+        remedy = "give the name of a folder" if there == folder else f"so {folder} cannot be made; choose another folder"
+        raise QuietformerError(f"{there} is {kind_of(there)}{';' if there == folder else ','} {remedy}")
+    _check_writable(there)
+
+
+def _check_name(path: Path) -> None:
+    """A name that drafts beside it can have too."""
+    for part in path.parts:
+        if len(os.fsencode(part)) > LONGEST_NAME:
+            raise QuietformerError(f"{part[:40]}... is longer than {LONGEST_NAME} bytes; give a shorter name")
+    if "\0" in str(path):
+        raise QuietformerError(f"{path} has a zero byte in it; give another name")
+
+
+def _check_writable(folder: Path) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise QuietformerError(f"{folder} cannot be written to; choose another place")
+
+
+KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 
 def check_regular(path: Path, kind: type[QuietformerError] = QuietformerError) -> None:
@@ -79,7 +121,16 @@ def check_regular(path: Path, kind: type[QuietformerError] = QuietformerError) -
     except (OSError, ValueError) as error:  # a loop of links, no permission, a zero byte in the name
         raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(mode):
-        raise kind(f"{path} is {next((name for test, name in KINDS if test(mode)), 'a device')}; give a file")
+        raise kind(f"{path} is {kind_of(path)}; give a file")
+
+
+def kind_of(path: Path) -> str:
+    """What stands at a path, in words."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return "a link to nothing"
+    return next((name for test, name in KINDS if test(mode)), "a device")
 
 
 def read_json(path: Path, missing: str, kind: type[QuietformerError] = QuietformerError) -> Any:

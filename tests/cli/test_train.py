@@ -130,7 +130,7 @@ def test_bad_input_gets_one_line_and_leaves_no_model(run, recipe, tmp_path, pros
 def test_folders_that_hold_something_else_are_left_alone(run, recipe, tmp_path):
     assert "say where the run goes with --out DIR" in fails(run, "train", recipe())
     (tmp_path / "file").write_text("mine")
-    assert "is a file; --out takes a folder" in fails(run, "train", recipe(), "--out", tmp_path / "file")
+    assert "is a file; give the name of a folder" in fails(run, "train", recipe(), "--out", tmp_path / "file")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     assert "is not a training run; choose another --out" in fails(run, "train", recipe(), "--out", tmp_path / "full")

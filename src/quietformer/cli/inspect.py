@@ -13,8 +13,7 @@ from quietformer.cli.progress import TerminalProgress, working
 from quietformer.cli.report_files import PageOutput
 from quietformer.config.options.base import Flag
 from quietformer.config.options.inspect import InspectOptions
-from quietformer.errors import QuietformerError
-from quietformer.files import write_text
+from quietformer.files import check_new_place, write_text
 
 
 class InspectOutput(PageOutput):
@@ -33,8 +32,8 @@ class InspectOutput(PageOutput):
 
     def check(self) -> None:
         super().check()
-        if self.figures is not None and self.figures.exists() and not self.figures.is_dir():
-            raise QuietformerError(f"{self.figures} is a file; --figures takes a folder")
+        if self.figures is not None:
+            check_new_place(self.figures)
 
 
 def inspect(

@@ -17,7 +17,7 @@ from quietformer.config.options.study import StudyOptions
 from quietformer.config.recipe_files import parse_yaml
 from quietformer.config.study import Study, Trial, folder_name
 from quietformer.errors import QuietformerError
-from quietformer.files import write_text
+from quietformer.files import check_new_place, write_text
 from quietformer.progress import SILENT, Progress
 from quietformer.rendering.study_plots import draw_study
 from quietformer.results.quality import SCALES
@@ -141,8 +141,7 @@ def _check_sources(trials: list[Trial]) -> None:
 
 
 def _check_folder(out: Path, study: Study) -> None:
-    if out.exists() and not out.is_dir():
-        raise QuietformerError(f"{out} is a file; --out takes a folder")
+    check_new_place(out)
     if out.is_dir() and not (out / MARK).is_file() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise QuietformerError(f"{out} holds other things than a study; choose another --out")
     # Runs with other threads have other last digits: they do not belong into one table.

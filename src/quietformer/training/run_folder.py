@@ -18,6 +18,7 @@ from quietformer.config.recipe_files import read_recipe, write_recipe
 from quietformer.data.fingerprint_file import DATA
 from quietformer.data.training_data import TOKENIZER
 from quietformer.errors import QuietformerError, SpecError
+from quietformer.files import check_new_place
 from quietformer.models.folder_files import STALE
 from quietformer.models.save import write_folder
 from quietformer.results import numbers
@@ -41,8 +42,7 @@ RESUME = "choose another --out, or give no recipe to resume the run that is ther
 
 def check_run(run: Path, recipe: Recipe, remedy: str = RESUME) -> None:
     """Whether this recipe may be run there: a new folder, an empty one, or one that holds the same run."""
-    if run.exists() and not run.is_dir():
-        raise QuietformerError(f"{run} is a file; --out takes a folder")
+    check_new_place(run)
     try:
         there = recipe_in(run)
     except SpecError as error:

@@ -19,7 +19,7 @@ from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.batches_from_options import KINDS
 from quietformer.errors import QuietformerError, QuietformerWarning
-from quietformer.files import clear_leftovers
+from quietformer.files import check_new_place, clear_leftovers
 from quietformer.models.check_folder import check_finite
 from quietformer.models.open_any import open_model
 from quietformer.models.pooling import pooling_of
@@ -93,6 +93,7 @@ def command_on(models: Sequence[ModelName], verb: str, options: Options, argumen
 def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
     """Whether a folder can be written there, asked before the work."""
     check_is_model(model)
+    check_new_place(out)
     clear_leftovers(out)
     if out.is_dir() and not isinstance(model, PreTrainedModel) and Path(model).is_dir() and out.samefile(model):
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
@@ -100,8 +101,3 @@ def check_new_folder(out: Path, model: ModelName, *, overwrite: bool) -> None:
         raise QuietformerError(f"{out} exists already; choose another folder or pass --overwrite")
     if os.path.realpath(out) == os.getcwd():
         raise QuietformerError(f"{out} is the current folder; give the name of a new one")
-    if out.exists() and not out.is_dir():
-        raise QuietformerError(f"{out} is a file; give the name of a folder")
-    there = next(parent for parent in out.absolute().parents if parent.exists())
-    if not there.is_dir():
-        raise QuietformerError(f"{there} is a file, so {out} cannot be made; choose another folder")

@@ -24,7 +24,7 @@ from quietformer.data.batches_from_options import check_length, image_size
 from quietformer.data.training_data import TrainingData, takes_images, training_data
 from quietformer.data.unseen_data import measuring_data
 from quietformer.errors import QuietformerError
-from quietformer.files import whole_folder
+from quietformer.files import check_new_place, whole_folder
 from quietformer.models.open_any import open_model
 from quietformer.progress import SILENT, Progress
 from quietformer.results.before_after import Side, beside_balancing, comparison, side_in_words, verdict_on
@@ -207,8 +207,7 @@ def _finished(call: Call) -> RetrofitReport | None:
 def _check_place(call: Call) -> None:
     """Whether OUT is new, empty, or a retrofit to resume."""
     out = call.out
-    if out.exists() and not out.is_dir():
-        raise QuietformerError(f"{out} is a file; OUT is a folder")
+    check_new_place(out)
     if out.is_dir() and os.path.isdir(call.name) and out.samefile(call.name):
         raise QuietformerError(f"{out} is MODEL itself; choose another folder")
     # INT8 without training comes first, before there is a recipe.
