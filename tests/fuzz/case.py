@@ -28,6 +28,8 @@ class Subject:
     prepare: Callable[[Path, Path], None]  # originals, place
     arguments: Callable[[Path], list[str]]
     result: Callable[[Path], Any]
+    call: Callable[[Path], None] | None = None
+    """What is done in Python in the place of a command; its errors are ours."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,7 @@ def _make(place: Path) -> None:
     _recipe(place, text)
     _runs(place)
     _study(place)
+    _sentences(place)
 
 
 def _models(place: Path, text: Path) -> None:
@@ -90,6 +92,37 @@ def _models(place: Path, text: Path) -> None:
     )  # fmt: skip
     speech.save_pretrained(place / "speech")
     Wav2Vec2FeatureExtractor(sampling_rate=8000).save_pretrained(place / "speech")
+
+
+def _sentences(place: Path) -> None:
+    """A sentence encoder as sentence-transformers lays it out, and what `export` makes of it."""
+    folder = place / "sentences"
+    with silenced_transformers():
+        BertForMaskedLM.from_pretrained(place / "plain").bert.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(place / "plain" / name, folder / name)
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    files = {
+        "modules.json": [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for number, (path, kind) in enumerate(kinds.items())
+        ],
+        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": 16, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "word: "}, "default_prompt_name": None},
+    }  # fmt: skip
+    (folder / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    options = {
+        "length": 16,
+        "sequences": 4,
+        "calibration": 2,
+        "search": False,
+        "timed": False,
+        "runtime": "onnxruntime",
+    }
+    qf.export(folder, place / "exported", texts=place / "text.txt", **options)
 
 
 def _images(folder: Path) -> None:

@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import quietformer
-from tests.fuzz import inputs, model_folders, recipes, runs
+from tests.fuzz import (
+    every_option,
+    exported_folders,
+    inputs,
+    json_text,
+    media,
+    model_folders,
+    places,
+    recipes,
+    runs,
+    sentence_folders,
+    tensors,
+)
 from tests.fuzz.case import EVERY, Damage, Expected, Subject
 
 IMPORTED = (
@@ -33,7 +45,9 @@ IMPORTED = (
 )  # fmt: skip
 """What commands import besides our own modules, so that a forked process need not."""
 
-CLASSES = (inputs, model_folders, recipes, runs)
+CLASSES = (
+    every_option, exported_folders, inputs, json_text, media, model_folders, places, recipes, runs, sentence_folders, tensors,
+)  # fmt: skip
 """Imported for what they register."""
 
 SECONDS = 30.0
@@ -61,7 +75,7 @@ class Outcome:
 
     damage: str
     seed: int
-    kind: str  # refused, same, accepted, or what is wrong: traceback, hang, crash, lines, silent, unexpected
+    kind: str  # refused, same, accepted, or what is wrong: traceback, hang, crash, lines, silent, unexpected, left
     line: str
     seconds: float
 
@@ -88,7 +102,7 @@ class Fuzzer:
         if subject.name not in self._right:
             place = self._fresh()
             subject.prepare(self.originals, place)
-            code, error, _ = _run(place, lambda: subject.arguments(place))
+            code, error, _ = _run(place, lambda: subject.arguments(place), subject)
             if code not in (0, 130):
                 raise RuntimeError(f"{subject.name} fails undamaged: {code} {error[-2000:]}")
             self._right[subject.name] = subject.result(place)
@@ -106,7 +120,7 @@ class Fuzzer:
                 draw = random.Random(f"{damage.title} {seed}")
                 return damage.apply(place, draw) or damage.subject.arguments(place)
 
-            code, error, seconds = _run(place, arguments)
+            code, error, seconds = _run(place, arguments, damage.subject)
             kind, line = _judged(damage, place, code, error, right)
             return Outcome(damage.title, seed, kind, line, seconds)
         finally:
@@ -128,6 +142,8 @@ def _judged(damage: Damage, place: Path, code: int | None, error: str, right: An
     if code in (2, 3):
         if len(lines) != 1:
             return "lines", error.strip()[-500:]
+        if left := _left(place):
+            return "left", f"{left} is left behind: {last}"
         return (UNEXPECTED if f"{PREFIX}{UNEXPECTED}" in last else "refused"), last
     if code == 1:
         return "lines", f"exit 1: {error.strip()[-300:]}"
@@ -142,11 +158,20 @@ def _judged(damage: Damage, place: Path, code: int | None, error: str, right: An
     return ("same", "") if found == right else ("silent", "another result")
 
 
-def _run(place: Path, arguments: Callable[[], list[str]]) -> tuple[int | None, str, float]:
+LEFT = ("page.html", "out.json", ".*-draft-*", ".*-old-*")
+"""What a command that is refused must not leave."""
+
+
+def _left(place: Path) -> str:
+    found = [path.name for pattern in LEFT for path in place.glob(pattern)]
+    return found[0] if found else ""
+
+
+def _run(place: Path, arguments: Callable[[], list[str]], subject: Subject) -> tuple[int | None, str, float]:
     """Exit code (minus the signal; None for a hang), standard error and processor seconds of a command in a forked process."""
     error = place.parent / f"{place.name}.err"
     if (pid := os.fork()) == 0:
-        _child(place, error, arguments)
+        _child(place, error, arguments, subject.call)
     status, seconds = _waited(pid, time.monotonic() + PATIENCE * SECONDS)
     if status == -signal.SIGXCPU:
         status = None
@@ -168,7 +193,9 @@ def _waited(pid: int, until: float) -> tuple[int | None, float]:
     return None, used.ru_utime + used.ru_stime
 
 
-def _child(place: Path, error: Path, arguments: Callable[[], list[str]]) -> None:
+def _child(
+    place: Path, error: Path, arguments: Callable[[], list[str]], call: Callable[[Path], None] | None = None
+) -> None:
     """Damage, then the command; never returns."""
     code = 70
     try:
@@ -184,11 +211,14 @@ def _child(place: Path, error: Path, arguments: Callable[[], list[str]]) -> None
         resource.setrlimit(resource.RLIMIT_AS, (here + MEMORY, here + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS), int(SECONDS) + 5))
-        sys.argv = ["quietformer", *words]
-        from quietformer.cli.main import main
-
         _without_training()
-        main()
+        if call is None:
+            from quietformer.cli.main import main
+
+            sys.argv = ["quietformer", *words]
+            main()
+        else:
+            _told(call, place)
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
@@ -199,6 +229,15 @@ def _child(place: Path, error: Path, arguments: Callable[[], list[str]]) -> None
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _told(call: Callable[[Path], None], place: Path) -> None:
+    """A program of a user's, whose errors are ours or a failure of ours."""
+    try:
+        call(place)
+    except quietformer.QuietformerError as error:
+        print(f"{PREFIX}{' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _without_training() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file
 
 from tests.fuzz.case import Subject
@@ -86,6 +87,50 @@ def converted(name: str) -> Subject:
 PLAIN, SHARDED, OURS, QUANTIZED = map(inspected, ("plain", "sharded", "ours", "quantized"))
 PLAIN_CONVERTED, OURS_CONVERTED = map(converted, ("plain", "ours"))
 
+WHOLE = [
+    "quantize",
+    "sentences",
+    "--texts",
+    "text.txt",
+    "--length",
+    "16",
+    "--sequences",
+    "2",
+    "--calibration",
+    "1",
+    "--seeds",
+    "1",
+]
+
+SENTENCES = Subject(
+    "sentence-transformers folder",
+    copied("sentences", "text.txt"),
+    lambda place: [*WHOLE, *INSPECT],
+    report_numbers,
+)
+
+SENTENCES_CONVERTED = converted("sentences")
+
+BENCH = ["--shapes", "1x8", "--seconds", "0.01", "--no-memory", "--threads", "1"]
+
+EXPORTED = Subject(
+    "exported folder", copied("exported"), lambda place: ["bench", "exported", *BENCH], lambda place: None
+)
+
+
+def embed(place: Path) -> None:
+    """What the exported folder makes of two texts, as a user's program asks for it."""
+    from quietformer.deployment.onnx_model import OnnxModel
+
+    model = OnnxModel(place / "exported", threads=1)
+    np.save(place / "embeddings.npy", model.encode(["A word.", "Two words, and more of them."]))
+
+
+EMBEDDED = Subject(
+    "exported folder, embedding", copied("exported"), lambda place: [], lambda place: np.load(place / "embeddings.npy").tolist(),
+    call=embed,
+)  # fmt: skip
+
 VISION = Subject(
     "images", copied("vision", "images"),
     lambda place: ["inspect", "vision", "--images", "images", "--sequences", "4", "--no-interventions", *INSPECT], report_numbers,
@@ -134,5 +179,5 @@ OPTIONS = Subject(
 
 ALL = (
     PLAIN, SHARDED, OURS, QUANTIZED, PLAIN_CONVERTED, OURS_CONVERTED, VISION, SPEECH, TEXTS, RECIPE, STARTED, STUDY, KILLED,
-    FINISHED, SWEPT, OPTIONS,
+    FINISHED, SWEPT, OPTIONS, SENTENCES, SENTENCES_CONVERTED, EXPORTED, EMBEDDED,
 )  # fmt: skip
