@@ -88,7 +88,9 @@ def check_new_place(folder: Path) -> None:
     except OSError as error:
         raise QuietformerError(f"{folder} cannot be made: {error.strerror}; give the name of a folder") from None
     if not is_folder:
-        remedy = "give the name of a folder" if there == folder else f"so {folder} cannot be made; choose another folder"
+        remedy = (
+            "give the name of a folder" if there == folder else f"so {folder} cannot be made; choose another folder"
+        )
         raise QuietformerError(f"{there} is {kind_of(there)}{';' if there == folder else ','} {remedy}")
     _check_writable(there)
 

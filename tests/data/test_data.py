@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers.image_utils import load_image
 
 import quietformer as qf
 from quietformer.data.builtin_text import builtin_paragraphs, paragraphs
-from quietformer.data.image_batches import digit_images, folder_images
+from quietformer.data.image_batches import digit_images, folder_images, open_image
 from quietformer.data.packing import Packer
 from quietformer.data.text_batches import (
     dataset_texts,
@@ -118,6 +120,24 @@ def test_images_of_a_folder(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(qf.QuietformerError, match="holds no images"):
         folder_images(tmp_path / "none", count=4, size=8, channels=3)
+
+
+def test_a_photo_is_turned_as_transformers_turns_it(tmp_path):
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held upright
+    photo.save(tmp_path / "photo.png", exif=exif)
+    pixels = folder_images(tmp_path, count=1, size=8, channels=3)
+    expected = np.asarray(load_image(str(tmp_path / "photo.png")))
+    assert not np.array_equal(expected, np.asarray(photo))
+    assert np.allclose(((pixels[0] + 1) * 255 / 2).permute(1, 2, 0), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_more_than_eight_bits_are_refused_rather_than_cut_to_white(tmp_path, kind):
+    Image.fromarray(np.linspace(0, 60_000, 64).reshape(8, 8).astype(kind)).save(tmp_path / "deep.tiff")
+    with pytest.raises(qf.QuietformerError, match="more than 8 bits a channel"):
+        open_image(tmp_path / "deep.tiff", channels=3)
 
 
 def test_digits_are_real_and_scaled():

@@ -8,10 +8,12 @@ import shutil
 import struct
 from pathlib import Path
 
+import yaml
+
 from tests.fuzz import mutations
 from tests.fuzz.case import Expected, damage
 from tests.fuzz.model_folders import make_socket, no_file
-from tests.fuzz.subjects import INSPECT, OPTIONS, SPEECH, STARTED, TEXTS, VISION
+from tests.fuzz.subjects import INSPECT, OPTIONS, SPEECH, STARTED, TABLES, TEXTS, VISION
 
 REFUSED, SAME, ANY = Expected.REFUSED, Expected.SAME, Expected.ANY
 
@@ -56,6 +58,48 @@ def _characters(place: Path, draw: random.Random) -> None:
 @damage(STARTED, "strange training text", ANY)
 def _training_text(place: Path, draw: random.Random) -> None:
     draw.choice((_bytes, _nothing, _no_file, _characters))(place, draw)
+
+
+@damage(TABLES, "bytes", ANY)
+def _table_bytes(place: Path, draw: random.Random) -> None:
+    mutations.damage_bytes(train_on(place, draw.choice(TABLE_FILES)), draw)
+
+
+@damage(TABLES, "what a row holds", ANY)
+def _table_rows(place: Path, draw: random.Random) -> None:
+    path = train_on(place, draw.choice(TABLE_FILES[:2]))
+    rows = path.read_text().splitlines()
+    strange = (
+        '{"text": null}',
+        '{"text": [1]}',
+        '{"text": {"a": 1}}',
+        '{"no": 1}',
+        "{",
+        '"',
+        ",,,,",
+        "\x00",
+        '{"text": 1}',
+        "1e400",
+    )
+    for _ in range(draw.choice((1, 1, len(rows)))):
+        rows[draw.randrange(len(rows))] = draw.choice(strange)
+    path.write_text("\n".join(rows))
+
+
+@damage(TABLES, "no file", REFUSED)
+def _table_no_file(place: Path, draw: random.Random) -> None:
+    no_file(train_on(place, draw.choice(TABLE_FILES)), draw)
+
+
+TABLE_FILES = ("table.csv", "table.jsonl", "table.parquet")
+
+
+def train_on(place: Path, name: str) -> Path:
+    """Change the recipe to train on another file."""
+    recipe = yaml.safe_load((place / "recipe.yaml").read_text())
+    recipe["data"]["train"] = [{"path": name}]
+    (place / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return place / name
 
 
 def an_image(place: Path, draw: random.Random) -> Path:

@@ -10,13 +10,32 @@ from pathlib import Path
 
 from tests.fuzz import mutations
 from tests.fuzz.case import Expected, Subject, damage
-from tests.fuzz.subjects import OURS, OURS_CONVERTED, PLAIN, PLAIN_CONVERTED, QUANTIZED, SHARDED
+from tests.fuzz.subjects import (
+    CAUSAL,
+    OURS,
+    OURS_CONVERTED,
+    PLAIN,
+    PLAIN_CONVERTED,
+    QUANTIZED,
+    SHARDED,
+    SPEECH_MODEL,
+    VISION_MODEL,
+)
 
 REFUSED, SAME, ANY = Expected.REFUSED, Expected.SAME, Expected.ANY
 
 
 def weights(folder: Path, draw: random.Random) -> Path:
     return draw.choice(sorted(folder.glob("*.safetensors")))
+
+
+SIZES = {
+    "vision": ("hidden_size", "num_hidden_layers", "intermediate_size", "image_size", "patch_size", "num_channels"),
+    "speech": ("hidden_size", "num_hidden_layers", "intermediate_size"),
+}
+"""Fields of a config that decide about shapes, of models that are not of text."""
+
+TEXT_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "max_position_embeddings")
 
 
 def register(subject: Subject, name: str) -> None:
@@ -34,9 +53,8 @@ def register(subject: Subject, name: str) -> None:
     def _config_sizes(place: Path, draw: random.Random) -> None:
         path = place / name / "config.json"
         config = json.loads(path.read_text())
-        key = draw.choice(
-            ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "max_position_embeddings")
-        )
+        # Rotary positions are computed for any length.
+        key = draw.choice(SIZES.get(name, TEXT_SIZES[:-1] if name == "causal" else TEXT_SIZES))
         config[key] = draw.choice(
             [v for v in (0, -1, 1, 3, 48, 10**6, 10**9, 2**70, 1.5, "8", None, [4]) if v != config[key]]
         )
@@ -125,7 +143,7 @@ def make_socket(path: Path) -> None:
 
 for _subject, _name in (
     (PLAIN, "plain"), (SHARDED, "sharded"), (OURS, "ours"), (QUANTIZED, "quantized"), (PLAIN_CONVERTED, "plain"),
-    (OURS_CONVERTED, "ours"),
+    (OURS_CONVERTED, "ours"), (CAUSAL, "causal"), (VISION_MODEL, "vision"), (SPEECH_MODEL, "speech"),
 ):  # fmt: skip
     register(_subject, _name)
 

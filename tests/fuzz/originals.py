@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from datasets import Dataset
 from PIL import Image
 from transformers import (
     BertConfig,
@@ -32,6 +33,7 @@ from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.study.sweep import sweep
 from quietformer.training import trainer as trainer_module
 from quietformer.training.run import train
+from tests.gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 from tests.training.recipes import tiny, write_prose
 
 STEPS, SAVED, STOPPED = 6, 2, 4
@@ -77,6 +79,11 @@ def _models(place: Path, text: Path) -> None:
     qf.quantize_(quantized, qf.QuantSpec(per_channel=True), batch)
     qf.calibrate_(quantized, [batch])
     qf.save(quantized, place / "quantized")
+    words = tiny_tokenizer(text.read_text())
+    llama = tiny_llama(len(words))
+    llama.save_pretrained(place / "causal")
+    words.save_pretrained(place / "causal")
+    write_gguf(place / "tiny.gguf", llama, words)
     vit = ViTForImageClassification(
         ViTConfig(
             hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16, patch_size=8,
@@ -153,6 +160,12 @@ def recipe_fields(text: Path | str) -> dict[str, object]:
 
 
 def _recipe(place: Path, text: Path) -> None:
+    """A recipe, a study of it, and its text as the other kinds of files that can be trained on."""
+    lines = [line for line in text.read_text().splitlines() if line]
+    table = Dataset.from_dict({"text": lines})
+    table.to_csv(place / "table.csv")
+    table.to_json(place / "table.jsonl")
+    table.to_parquet(place / "table.parquet")
     (place / "recipe.yaml").write_text(yaml.safe_dump(recipe_fields(text)))
     study = {
         "recipe": "recipe.yaml", "grid": {"variant": ["vanilla", "gated"]}, "seeds": [0],

@@ -25,6 +25,7 @@ import quietformer
 from tests.fuzz import (
     every_option,
     exported_folders,
+    gguf_files,
     inputs,
     json_text,
     media,
@@ -40,13 +41,15 @@ from tests.fuzz.case import EVERY, Damage, Expected, Subject
 IMPORTED = (
     "datasets", "matplotlib.pyplot", "onnxruntime", "sklearn.datasets", "transformers.trainer",
     "transformers.models.bert.modeling_bert", "transformers.models.opt.modeling_opt", "transformers.models.vit.modeling_vit",
-    "transformers.models.wav2vec2.modeling_wav2vec2", "PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.JpegImagePlugin",
+    "transformers.models.wav2vec2.modeling_wav2vec2", "transformers.models.llama.modeling_llama", "gguf",
+    "PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.JpegImagePlugin",
     "PIL.PngImagePlugin", "rich.status", "rich.progress", "rich.table", "typer._click.decorators",
 )  # fmt: skip
 """What commands import besides our own modules, so that a forked process need not."""
 
 CLASSES = (
-    every_option, exported_folders, inputs, json_text, media, model_folders, places, recipes, runs, sentence_folders, tensors,
+    every_option, exported_folders, gguf_files, inputs, json_text, media, model_folders, places,
+    recipes, runs, sentence_folders, tensors,
 )  # fmt: skip
 """Imported for what they register."""
 

@@ -131,6 +131,20 @@ EMBEDDED = Subject(
     call=embed,
 )  # fmt: skip
 
+CAUSAL = Subject(
+    "causal model folder",
+    copied("causal", "text.txt"),
+    lambda place: ["quantize", "causal", *TEXT[:-1], "--calibration", "1", "--seeds", "1", *INSPECT],
+    report_numbers,
+)
+
+GGUF = Subject(
+    "GGUF file",
+    copied("tiny.gguf", "text.txt"),
+    lambda place: ["inspect", "tiny.gguf", *TEXT, *INSPECT],
+    report_numbers,
+)
+
 VISION = Subject(
     "images", copied("vision", "images"),
     lambda place: ["inspect", "vision", "--images", "images", "--sequences", "4", "--no-interventions", *INSPECT], report_numbers,
@@ -140,6 +154,10 @@ SPEECH = Subject(
     "audio", copied("speech", "audio"),
     lambda place: ["inspect", "speech", "--audio", "audio", "--sequences", "2", "--no-interventions", *INSPECT], report_numbers,
 )  # fmt: skip
+
+VISION_MODEL = Subject("vision model folder", VISION.prepare, VISION.arguments, VISION.result)
+
+SPEECH_MODEL = Subject("speech model folder", SPEECH.prepare, SPEECH.arguments, SPEECH.result)
 
 TEXTS = Subject(
     "text", copied("plain", "text.txt"), lambda place: ["inspect", "plain", *TEXT, *INSPECT], report_numbers
@@ -155,6 +173,13 @@ STARTED = Subject(
     copied("recipe.yaml", "text.txt"),
     lambda place: ["train", "recipe.yaml", "--out", "run"],
     lambda place: None,
+)
+
+TABLES = Subject(
+    "tables to train on",
+    copied("recipe.yaml", "text.txt", "table.csv", "table.jsonl", "table.parquet"),
+    STARTED.arguments,
+    STARTED.result,
 )
 
 STUDY = Subject(
@@ -179,5 +204,6 @@ OPTIONS = Subject(
 
 ALL = (
     PLAIN, SHARDED, OURS, QUANTIZED, PLAIN_CONVERTED, OURS_CONVERTED, VISION, SPEECH, TEXTS, RECIPE, STARTED, STUDY, KILLED,
-    FINISHED, SWEPT, OPTIONS, SENTENCES, SENTENCES_CONVERTED, EXPORTED, EMBEDDED,
+    FINISHED, SWEPT, OPTIONS, SENTENCES, SENTENCES_CONVERTED, EXPORTED, EMBEDDED, CAUSAL, GGUF,
+    VISION_MODEL, SPEECH_MODEL,
 )  # fmt: skip

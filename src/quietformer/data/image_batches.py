@@ -117,16 +117,21 @@ def _prepared(image: Image.Image, processor: Any) -> Tensor:
 
 
 def open_image(source: Path | IO[bytes], *, channels: int, name: str = "") -> Image.Image:
-    """An image decoded to grey (one channel) or RGB; `name` is what an error calls it, the path by default."""
+    """An image decoded to grey (one channel) or RGB, upright; `name` is what an error calls it, the path by default.
+
+    Pillow would cut more than 8 bits a channel to white, and leaves photos as the camera was held.
+    """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError:
         raise QuietformerError("images are read with pillow; pip install quietformer[vision]") from None
     if isinstance(source, Path):
         check_regular(source)
     try:
         with Image.open(source) as image:
-            return image.convert("L" if channels == 1 else "RGB")
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"it has more than 8 bits a channel ({image.mode}); scale it to 8 first")
+            return ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
     # Whatever a damaged image makes of a decoder; one that makes memory run out on purpose counts as damaged too.
     except Exception as error:
         raise QuietformerError(f"{name or source} does not decode as an image: {in_one_line(error)}") from None
