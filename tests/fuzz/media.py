@@ -90,8 +90,7 @@ def _image_formats(place: Path, draw: random.Random) -> None:
         )
         image.save(place / "made", format=kind, **more)
     except (ValueError, OSError, KeyError):  # a format that does not have the mode
-        image = Image.fromarray(pixels)
-        image.save(place / "made", format=kind)
+        Image.fromarray(pixels).save(place / "made", format="png")
     goal = draw.choice(sorted(path for path in (place / "images").rglob("*") if path.is_file()))
     (place / "made").rename(goal)
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
 import quietformer
 from tests.fuzz import (
     every_option,
@@ -97,6 +99,7 @@ class Fuzzer:
         for name in (*IMPORTED, *(name for name in ours if not name.endswith("__main__"))):
             with contextlib.suppress(ImportError):  # what comes with an extra
                 importlib.import_module(name)
+        get_checkpoint_conversion_mapping("bert")  # made once a process, a quarter of the time of a case
         gc.collect()
         gc.freeze()  # a forked process would copy every object that it looks at
 
