@@ -7,11 +7,12 @@ import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from quietformer.errors import QuietformerError
-from quietformer.files import check_free, clear_leftovers, whole_folder, write_text
+from quietformer.files import check_free, check_new_place, check_place, clear_leftovers, whole_folder, write_text
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -126,3 +127,56 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(tmp_path, m
     check_free(tmp_path / "not" / "there", 3_000_000, "the model")
     with pytest.raises(QuietformerError, match=r"there: the model needs 5\.0 MB of disk space and 3\.0 MB are free"):
         check_free(tmp_path / "not" / "there", 5_000_000, "the model")
+
+
+def _places(tmp_path):
+    """Names at which nothing can be made, and a part of what is said of each."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nothing/here")
+    (tmp_path / "null").symlink_to("/dev/null")
+    os.mkfifo(tmp_path / "pipe")
+    return {
+        "/dev/null": "is a device",
+        tmp_path / "null": "is a device",
+        tmp_path / "pipe": "is a pipe",
+        tmp_path / "gone": "is a link to nothing",
+        tmp_path / "loop": "loop",
+        tmp_path / ("a" * 245): "is longer than",
+        tmp_path / ("\u00e9" * 130): "is longer than",
+        tmp_path / "zero\0byte": "zero byte",
+    }
+
+
+def test_what_is_no_place_for_a_file_or_a_folder_is_told_before_the_work(tmp_path):
+    for path, message in _places(tmp_path).items():
+        for check in (check_place, check_new_place):
+            with pytest.raises(QuietformerError, match=message):
+                check(Path(path))
+        with pytest.raises(QuietformerError, match=message):
+            write_text(Path(path), "x")
+    with pytest.raises(QuietformerError, match="there is no folder"):
+        check_place(tmp_path / "file" / "x")
+    for inside in ("file", "file/x", "pipe/x"):
+        with pytest.raises(QuietformerError, match=r"is a (file|pipe)"):
+            check_new_place(tmp_path / inside)
+    assert not os.path.isfile("/dev/null")
+
+
+@pytest.mark.parametrize(
+    "check", [lambda folder: check_place(folder / "x"), lambda folder: check_new_place(folder / "x")]
+)
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(tmp_path, monkeypatch, check):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # of a user who may write everywhere it is always true
+    with pytest.raises(QuietformerError, match="cannot be written to"):
+        check(tmp_path)
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "report.json").write_text("old")
+    (tmp_path / "report.json").symlink_to("disk/report.json")
+    write_text(tmp_path / "report.json", "new")
+    assert (tmp_path / "report.json").is_symlink()
+    assert (tmp_path / "disk" / "report.json").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["disk", "report.json", "report.json"]
