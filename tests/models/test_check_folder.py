@@ -11,6 +11,7 @@ import socket
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import ViTConfig, ViTModel
 
 import quietformer as qf
 from quietformer.data.text_batches import read_texts
@@ -75,6 +76,20 @@ def test_weights_that_are_no_numbers_are_refused_everywhere(run, folders, name, 
     recipe = tiny_recipe("masked", "embedded", model={"pretrained": str(folders / name), "config": {}, "dropout": None})
     with pytest.raises(QuietformerError, match=message):
         build_model(recipe)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64])
+def test_weights_with_other_names_on_disk_are_checked_as_well(tmp_path, dtype):
+    """ViT keeps the names of an earlier release in its files."""
+    model = ViTModel(
+        ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, image_size=16)
+    )
+    model.save_pretrained(tmp_path)
+    (name,) = [name for name in load_file(tmp_path / "model.safetensors") if name.endswith("query.weight")]
+    assert name not in model.state_dict()
+    rewrite(tmp_path, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(QuietformerError, match=r"query\.weight holds (I32|C64) numbers where real ones belong"):
+        qf.open_model(tmp_path)
 
 
 def test_a_layer_more_than_the_config_says_is_no_model(folders):

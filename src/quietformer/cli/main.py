@@ -116,6 +116,8 @@ def _message(error: BaseException) -> str:
     what = f"{type(error).__name__}: {in_one_line(error, 200)}"
     if isinstance(error, RecursionError):
         return f"an input is nested too deeply ({what}); {DEBUG} shows where it is read"
+    if isinstance(error, UnicodeError):
+        return f"an input holds text that is not UTF-8 ({what}); {DEBUG} shows where it is read"
     if isinstance(error, OverflowError):
         return f"an input holds a number that is too large ({what}); {DEBUG} shows where it is read"
     return f"unexpected {what}; an input may be damaged, and {DEBUG} shows where it is read"

@@ -76,24 +76,26 @@ def shards_of(index: Path) -> list[Path]:
     return [index.parent / shard for shard in shards]
 
 
-def check_numbers(folder: Path, model: PreTrainedModel) -> None:
-    """Weights are real numbers in the files; transformers would make 1e9 of an integer without a word.
+def check_numbers(folder: Path, model: PreTrainedModel, unexpected: Iterable[str]) -> None:
+    """Weights are real numbers in the files; transformers would make 1e9 of an integer, or drop half of a complex number.
 
-    Names on disk may differ from those in memory in what stands before. Early GPT models also stored their causal mask, as the
-    `attn.bias` that no model of today has.
+    Whole numbers are taken for the buffers that hold such, and in what is not loaded at all: early GPT models stored their
+    causal mask, as the `attn.bias` that no model of today has.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         return
-    own = model.state_dict()
-    real = {_ending(name) for name, tensor in own.items() if tensor.is_floating_point()}
-    whole = {_ending(name) for name, tensor in own.items() if not tensor.is_floating_point()}
+    whole = {_ending(name) for name, tensor in model.named_buffers() if not tensor.is_floating_point()}
+    left_out = [f".{name}" for name in unexpected]
+    ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     for name, dtype, path in _stored(folder):
-        if _ending(name) in real - whole and not dtype.startswith(("F", "BF", "C")):
+        unread = any(f".{name}".endswith(one) or one.endswith(f".{name}") for one in left_out)
+        unread = unread or any(pattern.search(name) for pattern in ignored)
+        if not dtype.startswith(("F", "BF")) and _ending(name) not in whole and not unread:
             raise CheckpointError(f"{path}: {name} holds {dtype} numbers where real ones belong; save the model again")
 
 
 def _ending(name: str) -> str:
-    """The parameter and the module that it is of."""
+    """The parameter and the module that it is of; what stands before may differ between disk and memory."""
     return ".".join(name.rsplit(".", 2)[-2:])
 
 

@@ -28,7 +28,7 @@ from transformers import (
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import clear_leftovers
-from quietformer.models.check_folder import check_files, check_finite, check_folder, check_numbers
+from quietformer.models.check_folder import check_files, check_finite, check_folder
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.origin import fetch_sentence_files, transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
@@ -87,9 +87,7 @@ def open_model(
         raise
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
-    if folder.is_dir():
-        check_numbers(folder, opened)
-    else:
+    if not folder.is_dir():
         fetch_sentence_files(source)
     check_finite(opened)
     return opened

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoModel, PreTrainedModel
 
 from quietformer.errors import QuietformerError, QuietformerWarning
-from quietformer.models.check_folder import check_blocks
+from quietformer.models.check_folder import check_blocks, check_numbers
 
 POOLER, NO_POOLER = "pooler", {"add_pooling_layer": False}
 """Its module, and how a class is told to leave it out."""
@@ -47,7 +48,10 @@ def whole_model(
 
 def _loaded(model_class: Any, source: str, options: dict[str, Any]) -> tuple[PreTrainedModel, set[str]]:
     model, info = model_class.from_pretrained(source, output_loading_info=True, **options)
-    check_blocks(source, model, map(str, info["unexpected_keys"]))
+    unexpected = list(map(str, info["unexpected_keys"]))
+    check_blocks(source, model, unexpected)
+    if Path(source).is_dir():
+        check_numbers(Path(source), model, unexpected)
     return model, set(map(str, info["missing_keys"]))
 
 

@@ -171,7 +171,7 @@ def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
             f"{name} has {len(left)} tensors that its config has no place for, first {left[0]!r}; correct model.config"
         )
     if folder.is_dir():
-        check_numbers(folder, model)
+        check_numbers(folder, model, map(str, info["unexpected_keys"]))
     check_finite(model)
     loaded: PreTrainedModel = model
     return loaded
