@@ -92,6 +92,19 @@ def test_weights_with_other_names_on_disk_are_checked_as_well(tmp_path, dtype):
         qf.open_model(tmp_path)
 
 
+def test_small_numbers_without_a_place_for_their_scales_are_refused(folders):
+    """transformers would take the weights as they are and leave the scales out."""
+
+    def scaled(tensors):
+        name = "bert.encoder.layer.1.output.dense.weight"
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale_inv"] = torch.ones(1)
+
+    rewrite(folders / "plain", scaled)
+    with pytest.raises(QuietformerError, match="F8_E4M3 numbers, and the config has no place for their scales"):
+        qf.open_model(folders / "plain")
+
+
 def test_a_layer_more_than_the_config_says_is_no_model(folders):
     """transformers leaves it out in silence, and every number is another model's."""
     path = folders / "plain" / "config.json"

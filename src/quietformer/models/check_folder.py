@@ -30,6 +30,10 @@ LARGEST = 10**9
 """Of other whole numbers in a config: sizes whose products still fit into 64 bits."""
 
 
+SCALED = ("F8_", "F6_", "F4")
+"""Types of weights that mean little without scales beside them."""
+
+
 def check_folder(folder: Path) -> None:
     """Its files are files, its config is an object of sane sizes, and its index names files of the folder."""
     check_files(folder)
@@ -90,6 +94,11 @@ def check_numbers(folder: Path, model: PreTrainedModel, unexpected: Iterable[str
     for name, dtype, path in _stored(folder):
         unread = any(f".{name}".endswith(one) or one.endswith(f".{name}") for one in left_out)
         unread = unread or any(pattern.search(name) for pattern in ignored)
+        if dtype.startswith(SCALED) and any("scale" in one for one in left_out):
+            raise CheckpointError(
+                f"{path}: {name} holds {dtype} numbers, and the config has no place for their scales; add quantization_config to "
+                "config.json, or save the weights in 16 bits"
+            )
         if not dtype.startswith(("F", "BF")) and _ending(name) not in whole and not unread:
             raise CheckpointError(f"{path}: {name} holds {dtype} numbers where real ones belong; save the model again")
 
