@@ -145,6 +145,7 @@ def damaged(folder, place, change):
         ),
         (lambda at: None, {"file": "model_fp16.onnx"}, "it has no model_fp16.onnx"),
         (lambda at: None, {"runtime": "onnx"}, "unknown runtime 'onnx'"),
+        (lambda at: None, {"threads": -1}, "threads must lie between 1 and 1024, got -1"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_run_is_one_line(folder, tmp_path, change, options, says):
@@ -153,6 +154,13 @@ def test_a_folder_that_cannot_run_is_one_line(folder, tmp_path, change, options,
         qf.OnnxModel(at, **options).encode(OTHER)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_tokens_of_another_model_are_one_line(folder, runtime):
+    strange = {name: np.full((1, 4), 10**6) for name in ("input_ids", "attention_mask")}
+    with pytest.raises(QuietformerError, match=r"the graph cannot run input_ids \[1, 4\].*; its longest text"):
+        qf.OnnxModel(folder, runtime=runtime)(strange)
 
 
 def test_a_folder_that_is_none_and_texts_that_are_none(fp32, tmp_path):

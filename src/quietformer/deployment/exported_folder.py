@@ -18,6 +18,8 @@ from quietformer.files import read_json
 from quietformer.models.sentence_folder import POOLING, SentenceSettings, read_sentence_settings
 from quietformer.results.export import FOLDER_FORMAT, RuntimeName
 
+MOST_THREADS = 1024
+
 MADE = "make it with `quietformer export MODEL OUT`"
 
 
@@ -33,6 +35,8 @@ class ExportedFolder:
 
     def open(self, threads: int | None) -> RuntimeModel:
         """The graph in its runtime."""
+        if threads is not None and not (isinstance(threads, int) and 1 <= threads <= MOST_THREADS):
+            raise QuietformerError(f"threads must lie between 1 and {MOST_THREADS}, got {threads!r}; leave it out for all")
         if self.runtime == "openvino":
             import_openvino()
             return OpenVinoModel(self.graph, threads=threads)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quietformer.architectures.forward import Batch
 from quietformer.deployment.cache_names import MASK, POSITIONS, is_past
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, in_one_line
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
@@ -51,7 +51,18 @@ class RuntimeModel(ABC):
         return any(map(is_past, self.inputs))
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        return {self.output: torch.from_numpy(self.run(self.feeds(batch)))}
+        feeds = self.feeds(batch)
+        try:
+            found = self.run(feeds)
+        except MemoryError:
+            raise
+        except Exception as error:  # the runtimes' own kinds share no base
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items() if name in batch)
+            raise QuietformerError(
+                f"the graph cannot run {shapes}: {in_one_line(error)}; its longest text may be shorter, or its tokenizer another "
+                "model's"
+            ) from error
+        return {self.output: torch.from_numpy(found)}
 
     def feeds(self, batch: Batch) -> Feeds:
         """Token types are zero for single texts, every token counts and nothing was read before, unless the batch says so."""

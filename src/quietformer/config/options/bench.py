@@ -27,7 +27,7 @@ class BenchOptions(Options):
     runtime: RuntimeChoice | None = Field(
         default=None, description="Measure onnxruntime, openvino or both; what is in FOLDER and installed by default."
     )
-    threads: int | None = Field(default=None, ge=1, description="Threads of each runtime; all by default.")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="Threads of each runtime; all by default.")
     seconds: float = Field(default=4.0, gt=0, description="Seconds for each shape; slow models get fewer turns.")
     memory: bool = Field(default=True, description="Measure memory, each model in a process of its own.")
 
