@@ -156,6 +156,25 @@ def test_a_folder_that_cannot_run_is_one_line(folder, tmp_path, change, options,
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [
+        ("id2label", {"a": "x"}, lambda model: model.labels),
+        ("hidden_size", "32", lambda model: model.get_embedding_dimension()),
+        ("hidden_size", 10**30, lambda model: model.get_embedding_dimension()),
+        ("vocab_size", None, lambda model: model.exported.vocabulary),
+    ],
+)  # fmt: skip
+def test_what_a_damaged_config_says_is_one_line(folder, tmp_path, field, value, read):
+    def change(at):
+        config = json.loads((at / "config.json").read_text())
+        (at / "config.json").write_text(json.dumps(config | {field: value}))
+        (at / "1_Pooling" / "config.json").write_text("{}")
+
+    with pytest.raises(QuietformerError, match=rf"config\.json.*{field}"):
+        read(qf.OnnxModel(damaged(folder, tmp_path / "at", change)))
+
+
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_tokens_of_another_model_are_one_line(folder, runtime):
     strange = {name: np.full((1, 4), 10**6) for name in ("input_ids", "attention_mask")}

@@ -15,6 +15,7 @@ from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.shipment import GENERATION, GRAPHS, LONGEST
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.files import read_json
+from quietformer.models.check_folder import LARGEST
 from quietformer.models.sentence_folder import POOLING, SentenceSettings, read_sentence_settings
 from quietformer.results.export import FOLDER_FORMAT, RuntimeName
 
@@ -36,7 +37,9 @@ class ExportedFolder:
     def open(self, threads: int | None) -> RuntimeModel:
         """The graph in its runtime."""
         if threads is not None and not (isinstance(threads, int) and 1 <= threads <= MOST_THREADS):
-            raise QuietformerError(f"threads must lie between 1 and {MOST_THREADS}, got {threads!r}; leave it out for all")
+            raise QuietformerError(
+                f"threads must lie between 1 and {MOST_THREADS}, got {threads!r}; leave it out for all"
+            )
         if self.runtime == "openvino":
             import_openvino()
             return OpenVinoModel(self.graph, threads=threads)
@@ -66,7 +69,17 @@ class ExportedFolder:
     @property
     def labels(self) -> list[str]:
         named = self.config.get("id2label")
-        return [named[key] for key in sorted(named, key=int)] if isinstance(named, dict) else []
+        if not isinstance(named, dict):
+            return []
+        if not all(key.isdecimal() and isinstance(name, str) for key, name in named.items()):
+            raise CheckpointError(f"{self.folder / 'config.json'}: id2label must name classes by number; {MADE} again")
+        return [named[key] for key in sorted(named, key=int)]
+
+    @property
+    def class_name(self) -> str:
+        """Which model it was, as far as the config says."""
+        names = self.config.get("architectures")
+        return str(names[0] if isinstance(names, list) and names else self.config.get("model_type", ""))
 
     @functools.cached_property
     def generation(self) -> JsonObject:
@@ -83,8 +96,16 @@ class ExportedFolder:
     def hidden_size(self) -> int:
         told = _object(self.folder / POOLING).get("word_embedding_dimension")
         found = told or self.config.get("hidden_size") or self.config.get("d_model") or self.config.get("dim")
-        if not isinstance(found, int):
-            raise CheckpointError(f"{self.folder / 'config.json'} has no hidden_size; {MADE} again")
+        return self._size("hidden_size", found)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model knows, as far as the config says."""
+        return self._size("vocab_size", self.config.get("vocab_size", 2))
+
+    def _size(self, name: str, found: object) -> int:
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= LARGEST:
+            raise CheckpointError(f"{self.folder / 'config.json'} has no usable {name}: {found!r}; {MADE} again")
         return found
 
 

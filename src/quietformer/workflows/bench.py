@@ -48,9 +48,7 @@ def bench(
         memory.append(_memory(folder, found, kind, feeds if options.memory else None, threads))
     return BenchReport(
         folder=printable(str(folder)),
-        model=str(
-            next(iter(models[0][0].config.get("architectures") or []), models[0][0].config.get("model_type", ""))
-        ),
+        model=models[0][0].class_name,
         rows=rows,
         memory=memory,
         threads=threads,
@@ -109,7 +107,7 @@ def _feeds(found: ExportedFolder, model: RuntimeModel, batch: int, length: int |
     random = np.random.default_rng(0)
     if "input_ids" in model.inputs:
         size = (batch, length or 128)
-        tokens = random.integers(1, max(2, int(found.config.get("vocab_size", 2))), size, dtype=np.int64)
+        tokens = random.integers(1, max(2, found.vocabulary), size, dtype=np.int64)
         return model.feeds({"input_ids": torch.from_numpy(tokens)})
     name = model.inputs[0]
     sizes = [batch, *(one if one is not None else length or 16_000 for one in model.shapes[name][1:])]
