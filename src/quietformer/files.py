@@ -109,6 +109,12 @@ def _check_writable(folder: Path) -> None:
         raise QuietformerError(f"{folder} cannot be written to; choose another place")
 
 
+def clear_no_file(path: Path) -> None:
+    """Make room for a file of ours where something stands that is none: a folder, a pipe, a link to a device or to nothing."""
+    if os.path.lexists(path) and not path.is_file():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 

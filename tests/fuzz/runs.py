@@ -150,7 +150,7 @@ def _finished_no_file(place: Path, draw: random.Random) -> None:
     no_file(draw.choice(sorted(path for path in (place / "finished").iterdir() if path.is_file())), draw)
 
 
-@damage(SWEPT, "bytes of a report", SAME)
+@damage(SWEPT, "bytes of a report", ANY)
 def _swept(place: Path, draw: random.Random) -> None:
     mutations.damage_bytes(draw.choice(reports(place)), draw)
 
@@ -160,7 +160,7 @@ def _swept_values(place: Path, draw: random.Random) -> None:
     mutations.damage_json(draw.choice([path for path in reports(place) if path.suffix == ".json"]), draw)
 
 
-@damage(SWEPT, "a file of the study folder", SAME)
+@damage(SWEPT, "a file of the study folder", ANY)
 def _swept_file(place: Path, draw: random.Random) -> None:
     files = [path for path in sorted((place / "swept").iterdir()) if path.is_file()] + reports(place)
     path = draw.choice(files)

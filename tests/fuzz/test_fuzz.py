@@ -12,8 +12,8 @@ from tests.fuzz.case import EVERY, Damage, Expected, Subject
 from tests.fuzz.runner import GOOD, Fuzzer, cases
 
 SPARED = (
-    "killed run", "study folder", "finished run", "audio", "images", "options", "quantized", "every option", "sentence", "exported",
-    "causal", "vision", "speech", "GGUF", "tables",
+    "killed run", "study folder", "finished run", "audio", "images", "options", "quantized", "every option", "sentence",
+    "exported", "causal", "vision", "speech", "GGUF", "tables",
 )  # fmt: skip
 """Subjects of which every fourth class is taken here; `make fuzz` has all of them alike."""
 

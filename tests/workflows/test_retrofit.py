@@ -20,6 +20,7 @@ from quietformer.workflows import open_once
 from quietformer.workflows import retrofit as workflow
 from quietformer.workflows.measure_before_after import spread_over
 from quietformer.workflows.retrofit_recipe import LONG_TAIL, attention_for_pretrained, long_tail
+from tests.speech import whisper
 from tests.told import Remembered
 from tests.training.pretrained import tiny_pretrained
 from tests.training.recipes import write_prose
@@ -82,6 +83,13 @@ def test_a_report_is_read_back_and_says_the_same(tmp_path, loud, options):
     assert report.after.simulated.per_channel.cosine.mean == pytest.approx(
         next(row.after for row in report.rows if row.what == "simulated W8A8, per-channel weights: cosine")
     )
+
+
+def test_a_speech_model_is_told_what_it_can_have(tmp_path):
+    whisper(tmp_path / "whisper")
+    with pytest.raises(qf.QuietformerError, match=r"takes audio.*quietformer export .*whisper OUT --audio DIR"):
+        workflow.retrofit(tmp_path / "whisper", tmp_path / "out", RetrofitOptions(steps=1))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_finished_folder_of_the_first_release_is_finished(tmp_path, loud, options):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from collections.abc import Iterator
 from glob import glob
@@ -18,12 +17,6 @@ from quietformer.files import check_regular
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
-
-DEEP = re.compile(rb'(?:[\[{]\s{0,20}(?:"[^"]{0,100}"\s{0,20}:\s{0,20})?){1000}')
-"""A thousand brackets that open, one inside of the other."""
-
-PIECE, OVERLAP = 2**24, 2**18
-"""Bytes that are searched at once, and that two pieces share."""
 
 READERS = {
     ".txt": ("text", {}), ".md": ("text", {}), ".csv": ("csv", {}), ".tsv": ("csv", {"sep": "\t", "quoting": 3}),
@@ -70,23 +63,10 @@ def _open(source: Source, streaming: bool, limit: int) -> Dataset | IterableData
         return load_dataset(source.dataset, source.config or None, split=source.split, streaming=streaming)
     files = data_files(source.path)
     reader, options = READERS[Path(files[0]).suffix.lower()]
-    if reader == "json":
-        for file in files:
-            _check_depth(file)
     rows = load_dataset(reader, data_files=files, split="train", streaming=streaming, **options)
     if not streaming and reader in ("json", "parquet"):
         rows.data.table.validate(full=True)  # text that is no text is found out here, by the name of its file
     return rows
-
-
-def _check_depth(file: str) -> None:
-    """Refuse what would end the process: the reader of JSON calls itself for every bracket."""
-    before = b""
-    with open(file, "rb") as stream:
-        while part := stream.read(PIECE):
-            if DEEP.search(before + part):
-                raise QuietformerError(f"{file} is nested too deeply to be rows of text; give one JSON object a line")
-            before = part[-OVERLAP:]
 
 
 def _embedded_rows(versions: dict[str, str], limit: int) -> Iterator[dict[str, str]]:

@@ -24,7 +24,7 @@ import torch
 from quietformer.config.recipe import Recipe
 from quietformer.config.study import Measures, Trial
 from quietformer.errors import QuietformerError, in_one_line
-from quietformer.files import write_text
+from quietformer.files import clear_no_file, write_text
 from quietformer.progress import SILENT, Progress
 from quietformer.results.trial import TrialReport
 from quietformer.training.interrupt import StoppedError
@@ -101,6 +101,7 @@ class _Printed:
 def carry_out(task: Task, progress: Progress = SILENT) -> TrialReport:
     """The report of the run, which may be that it failed; only an interruption is passed on."""
     task.file(FAILED).unlink(missing_ok=True)
+    clear_no_file(task.folder / TRIAL)
     try:
         with _threads(task.threads):
             return run_trial(task.options, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import changes_of
-from quietformer.data.batches_from_options import check_length, image_size
+from quietformer.data.batches_from_options import KINDS, check_length, image_size
 from quietformer.data.training_data import TrainingData, takes_images, training_data
 from quietformer.data.unseen_data import measuring_data
 from quietformer.errors import QuietformerError
@@ -226,6 +227,11 @@ def _open(call: Call) -> OpenedModel:
     model = opened.model
     if changes_of(model).quantized is not None:
         raise QuietformerError(f"{call.name} is quantized already; retrofit the model it was made from")
+    if KINDS.get(model.main_input_name) == "audio":
+        raise QuietformerError(
+            f"{type(model).__name__} takes audio, and retrofit trains on text or images; make INT8 without training: "
+            f"quietformer export {shlex.quote(call.name)} OUT --audio DIR"
+        )
     visual = model.main_input_name == "pixel_values"
     if options.takes_images not in (None, visual):
         wanted = "images; give --images DIR" if visual else "text; give --texts FILE"
