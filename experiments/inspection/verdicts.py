@@ -86,7 +86,7 @@ def measure(model: Path, words: list[str]) -> dict[str, Any]:
         "export": shipped.real[metric],
         "export_effect": effect(before, shipped.real[metric], broken.better),
         "agreement": [one.model_dump(mode="json") for one in shipped.export.runtimes],
-        "next": seen.verdict.next_steps[:1],
+        "next": [step.replace(str(model), model.name) for step in seen.verdict.next_steps[:1]],
     }
 
 
