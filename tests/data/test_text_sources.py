@@ -11,6 +11,13 @@ from quietformer.data.text_sources import read_rows
 from quietformer.errors import QuietformerError
 
 
+@pytest.mark.parametrize("text", ["null", '{"text": "a"}\n null \n{"text": "b"}\n'])
+def test_a_row_that_is_null_is_refused_and_does_not_end_the_process(tmp_path, text):
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(QuietformerError, match=r"rows\.jsonl: line \d is null and no row"):
+        read_rows(Source(path=str(tmp_path / "rows.jsonl")), {"text": "text"})
+
+
 def test_text_that_is_not_utf8_is_told_by_its_file(tmp_path):
     path = tmp_path / "table.parquet"
     _, offsets, content = pa.array([b"good", b"\xa0bad"], pa.binary()).buffers()

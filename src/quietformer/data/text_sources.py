@@ -18,6 +18,8 @@ from quietformer.files import check_regular
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
+NULL = b"null"
+
 READERS = {
     ".txt": ("text", {}), ".md": ("text", {}), ".csv": ("csv", {}), ".tsv": ("csv", {"sep": "\t", "quoting": 3}),
     ".json": ("json", {}), ".jsonl": ("json", {}), ".parquet": ("parquet", {}),
@@ -63,10 +65,21 @@ def _open(source: Source, streaming: bool, limit: int) -> Dataset | IterableData
         return load_dataset(source.dataset, source.config or None, split=source.split, streaming=streaming)
     files = data_files(source.path)
     reader, options = READERS[Path(files[0]).suffix.lower()]
+    if reader == "json":
+        for file in files:
+            _check_rows(file)
     rows = load_dataset(reader, data_files=files, split="train", streaming=streaming, **options)
     if not streaming and reader in ("json", "parquet"):
         rows.data.table.validate(full=True)  # text that is no text is found out here, by the name of its file
     return rows
+
+
+def _check_rows(file: str) -> None:
+    """Refuse a row that is null: pyarrow ends the process where a block of rows begins with one."""
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip() == NULL:
+                raise QuietformerError(f"{file}: line {number} is null and no row; remove it")
 
 
 def _embedded_rows(versions: dict[str, str], limit: int) -> Iterator[dict[str, str]]:
