@@ -65,7 +65,7 @@ def table(result: dict) -> str:
     """One row for each kind of input; a kind of damage belongs to what stands before the colon in its name."""
     rows: dict[str, Counter[str]] = {}
     for name, found in result["classes"].items():
-        area = name.partition(":")[0].removesuffix(", converted").removesuffix(", started")
+        area = name.partition(":")[0].partition(",")[0]
         row = rows.setdefault(area, Counter())
         row["kinds"] += 1
         for kind, count in found.items():
