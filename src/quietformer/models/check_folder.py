@@ -91,15 +91,17 @@ def check_numbers(folder: Path, model: PreTrainedModel, unexpected: Iterable[str
     whole = {_ending(name) for name, tensor in model.named_buffers() if not tensor.is_floating_point()}
     left_out = [f".{name}" for name in unexpected]
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
+    scaled = any("scale" in one for one in left_out)
     for name, dtype, path in _stored(folder):
-        unread = any(f".{name}".endswith(one) or one.endswith(f".{name}") for one in left_out)
-        unread = unread or any(pattern.search(name) for pattern in ignored)
-        if dtype.startswith(SCALED) and any("scale" in one for one in left_out):
+        if scaled and dtype.startswith(SCALED):
             raise CheckpointError(
                 f"{path}: {name} holds {dtype} numbers, and the config has no place for their scales; add quantization_config to "
                 "config.json, or save the weights in 16 bits"
             )
-        if not dtype.startswith(("F", "BF")) and _ending(name) not in whole and not unread:
+        if dtype.startswith(("F", "BF")) or _ending(name) in whole:
+            continue
+        unread = any(f".{name}".endswith(one) or one.endswith(f".{name}") for one in left_out)
+        if not unread and not any(pattern.search(name) for pattern in ignored):
             raise CheckpointError(f"{path}: {name} holds {dtype} numbers where real ones belong; save the model again")
 
 
