@@ -89,7 +89,8 @@ def check_numbers(folder: Path, model: PreTrainedModel, unexpected: Iterable[str
     if getattr(model.config, "quantization_config", None) is not None:
         return
     whole = {_ending(name) for name, tensor in model.named_buffers() if not tensor.is_floating_point()}
-    left_out = [f".{name}" for name in unexpected]
+    left_out = set(unexpected)
+    left_out_endings = {ending for name in left_out for ending in _endings(name)}
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     scaled = any("scale" in one for one in left_out)
     for name, dtype, path in _stored(folder):
@@ -100,9 +101,15 @@ def check_numbers(folder: Path, model: PreTrainedModel, unexpected: Iterable[str
             )
         if dtype.startswith(("F", "BF")) or _ending(name) in whole:
             continue
-        unread = any(f".{name}".endswith(one) or one.endswith(f".{name}") for one in left_out)
+        unread = name in left_out_endings or any(ending in left_out for ending in _endings(name))
         if not unread and not any(pattern.search(name) for pattern in ignored):
             raise CheckpointError(f"{path}: {name} holds {dtype} numbers where real ones belong; save the model again")
+
+
+def _endings(name: str) -> list[str]:
+    """The name without what stands before, part by part; the whole name is the first."""
+    parts = name.split(".")
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def _ending(name: str) -> str:
