@@ -55,6 +55,7 @@ from quietformer.results.base import Report as Report
 from quietformer.training.callbacks import OutlierCallback as OutlierCallback
 from quietformer.training.callbacks import WarmupCallback as WarmupCallback
 from quietformer.transforms.balance import balance_ as balance_
+from quietformer.transforms.find_prefix import find_prefix as find_prefix
 from quietformer.transforms.prefix import add_prefix_ as add_prefix_
 from quietformer.transforms.rotation import rotate_ as rotate_
 

@@ -81,6 +81,23 @@ def test_what_needs_no_training_is_advised_first_and_every_command_can_be_typed(
     assert grids == {"0.ffn_output": "u16", "1.ffn_output": "u16"}
 
 
+@pytest.mark.parametrize(("name", "everywhere"), [("llama", False), ("llama", True), ("bert", False)])
+def test_a_prefix_is_advised_where_the_first_position_of_a_causal_model_has_the_outliers(name, everywhere):
+    model = build(name)
+    down = ffn_down(model) if name == "bert" else model.model.layers[1].mlp.down_proj
+
+    def shout(_, args, output):
+        marked = output.clone()
+        marked[:, 0 :: 7 if everywhere else 1000, 5] += 300.0
+        return marked
+
+    down.register_forward_hook(shout)
+    report = qf.inspect_model(model, batches(), name="m")
+    advised = "quietformer quantize m --placement matmul --prefix auto" in report.verdict.next_steps[0]
+    told = any("stand at the first position" in claim for claim in report.verdict.claims)
+    assert advised == told == (name == "llama" and not everywhere)
+
+
 def test_a_model_without_outliers_is_said_to_have_none():
     from transformers import BertConfig, BertModel
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import quietformer as qf
+from quietformer.config.recorded_changes import changes_of
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.progress import SILENT
 from quietformer.quant.affine import fake_quantize, qparams
@@ -129,3 +130,45 @@ def test_ranges_of_activations_leave_rounded_weights_on_their_grids(bits):
     for name, module in found.model.named_modules():
         if isinstance(module, torch.nn.Linear) and f"{name}:weight" in placed:
             assert torch.equal(placed[f"{name}:weight"].rounded(module.weight), module.weight), name
+
+
+def causal_steps(monkeypatch, tokens, **spec):
+    monkeypatch.setattr("quietformer.workflows.search.find_prefix", lambda model, batches: tokens)
+    model = build("llama")
+    return model, Search(model, data_of("llama"), qf.QuantSpec(placement="matmul", **spec), SILENT)
+
+
+def test_causal_models_are_also_searched_for_a_prefix_a_rotation_and_scales_per_token(monkeypatch):
+    monkeypatch.setattr("quietformer.workflows.search.WORSE", 100.0)
+    model, search = causal_steps(monkeypatch, (5, 9))
+    found = search.run(seconds=600, ranges=False, per_token=True)
+    names = [step.name for step in found.steps]
+    assert names[:3] == ["start", "prefix", "rotation"]
+    assert "per token" in names
+    assert changes_of(model).prefix is None
+    kept = {step.name for step in found.steps if step.kept}
+    assert (changes_of(found.model).prefix is not None) == ("prefix" in kept)
+    assert (found.plan.spec.granularity == "token") == ("per token" in kept)
+
+
+def test_a_prefix_that_makes_the_text_less_likely_is_dropped(monkeypatch):
+    monkeypatch.setattr("quietformer.workflows.search.WORSE", 0.0)
+    _, search = causal_steps(monkeypatch, (5,))
+    found = search.run(seconds=600, ranges=False)
+    (step,) = [step for step in found.steps if step.name == "prefix"]
+    assert not step.kept
+    assert "raise the loss" in step.what
+    assert changes_of(found.model).prefix is None
+
+
+def test_with_a_prefix_the_error_is_to_the_model_with_it(monkeypatch):
+    monkeypatch.setattr("quietformer.workflows.search.WORSE", 100.0)
+    monkeypatch.setattr(Search, "_measure", lambda self: 1.0 if changes_of(self.model).prefix is None else 0.5)
+    model, search = causal_steps(monkeypatch, (5, 9))
+    search.run(seconds=600, ranges=False)
+    given = search.judges[0]
+    with torch.no_grad():
+        front = torch.tensor([[5, 9]]).expand(len(given["input_ids"]), -1)
+        mask = torch.cat([torch.ones_like(front), given["attention_mask"]], 1)
+        behind = model(input_ids=torch.cat([front, given["input_ids"]], 1), attention_mask=mask).logits[:, 2:]
+    torch.testing.assert_close(search.exact[0], behind[given["attention_mask"].bool()], rtol=1e-4, atol=1e-4)

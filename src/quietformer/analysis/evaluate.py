@@ -95,7 +95,7 @@ class _Answers:
     def _add_tokens(self, batch: Batch, logits: Tensor) -> None:
         if self.task == "masked" and "labels" not in batch:
             raise QuietformerError("these batches have no masked tokens; a masked model is asked with mask_tokens")
-        labels = batch["labels"] if self.task == "masked" else next_tokens(batch)
+        labels = batch["labels"] if "labels" in batch else next_tokens(batch)
         if logits.shape[:2] != labels.shape:
             raise QuietformerError(f"logits of shape {list(logits.shape)} do not fit tokens of {list(labels.shape)}")
         nll, predictions = token_scores(logits, labels)

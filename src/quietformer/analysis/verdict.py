@@ -28,6 +28,9 @@ HEAVY_KURTOSIS = 100.0
 
 FEW_TOKENS = 500
 
+AT_THE_START = 0.5
+"""A prefix is advised where at least this share of the outliers stands at the first position."""
+
 SENTENCES: dict[Severity, str] = {
     "broken": "Per-tensor INT8 is likely to break this model.",
     "worrying": "Per-tensor INT8 is likely to cost this model some quality.",
@@ -50,6 +53,11 @@ def verdict(found: OutlierMetrics) -> Verdict:
     affected = bad or worrying
     claims = [_range_claim(found, affected)] if affected else [_quiet_claim(ranked)]
     claims += _outlier_claims(found, affected)
+    if (start := _share_at_start(found, affected)) >= AT_THE_START:
+        claims.append(
+            f"{numbers.percent(start, 0)} of the largest outliers stand at the first position, whatever token is there: tokens "
+            "in front of the text can take them over (a prefix)."
+        )
     claims += _head_claims(found)
     return Verdict(
         severity=severity,
@@ -158,6 +166,17 @@ def _outlier_claims(found: OutlierMetrics, affected: list[TensorMetrics]) -> lis
     return claims
 
 
+def _share_at_start(found: OutlierMetrics, affected: list[TensorMetrics]) -> float:
+    """Of the outliers of the worst tensor, in a causal language model; it is 1 / T where no position stands out."""
+    causal = found.model.class_name.endswith(("ForCausalLM", "LMHeadModel"))
+    if not causal or not affected:
+        return 0.0
+    site, layers = affected[0].site, {row.layer for row in affected if row.site == affected[0].site}
+    rows = [row for row in found.outliers if row.site == site and row.layer in layers and len(row.positions) > 1]
+    total = sum(sum(row.positions) for row in rows)
+    return sum(row.positions[0] for row in rows) / total if total else 0.0
+
+
 def _head_claims(found: OutlierMetrics) -> list[str]:
     idle = [(row.layer, head, score) for row in found.heads for head, score in enumerate(row.no_op) if score > 0.5]
     claims = []
@@ -186,6 +205,8 @@ def _next_steps(found: OutlierMetrics, severity: str, affected: list[TensorMetri
         f"Measure what INT8 of every tensor does, and which tensors are to blame: quietformer quantize {name} --sensitivity.",
         f"Keep what it breaks in 16 bits: quietformer quantize {name} {keep}.",
     ]
+    if _share_at_start(found, affected) >= AT_THE_START:
+        steps.insert(0, f"Measure what a prefix brings: quietformer quantize {name} --placement matmul --prefix auto.")
     if found.model.attention == "softmax" and found.model.attention_seen:
         heal = "For hardware that needs every tensor in INT8, heal it by a short fine-tuning that needs no labels"
         steps.insert(1, f"{heal}: quietformer retrofit {name} OUT --placement paper.")

@@ -58,6 +58,7 @@ class Step:
     computed: bool = True  # depends on the model's activations, not only on masks and positions
     masked: bool = False  # a mask was added; its minimum would make the quantization range useless
     scalar: bool = False  # an addition or product with a single number, which needs no quantizer of its own
+    shape: tuple[int, ...] = ()  # of what a tap of the attention core passes on
     readers: list[int] = field(default_factory=list)
 
     @property
@@ -209,6 +210,8 @@ class _Watch(TorchFunctionMode):
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         several, empty = not isinstance(output, Tensor), not any(result.numel() for result in results)
         step = Step(kind, self.names[id(module)], module, self._sources(inputs), several=several, empty=empty)
+        if kind == "tap":
+            step.shape = tuple(results[0].shape)
         self._add(step, results)
 
 

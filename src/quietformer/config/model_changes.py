@@ -83,7 +83,7 @@ class ModelChanges(Spec):
         fields = self.to_dict()
         # What an earlier format can say is written in it, for earlier releases to read.
         version = FORMAT_VERSION
-        if self.prefix is not None:
+        if self.prefix is not None or (self.quantized is not None and self.quantized.spec.needs_format_6):
             return {"version": version, **fields}
         del fields["prefix"]
         version -= 1

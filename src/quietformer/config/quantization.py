@@ -22,6 +22,9 @@ class EstimatorSpec(Spec):
         """A `RangeEstimator`: a stream that takes tensors in and gives a range, one a channel of `axis` if there is one."""
 
 
+KVCache = Literal["tensor", "token", "channel"]
+"""What shares a scale in a key/value cache; a channel is a feature of a head."""
+
 estimators: Registry[EstimatorSpec] = Registry("range estimator", home="quietformer.quant.estimators")
 
 
@@ -90,6 +93,10 @@ class QuantSpec(Spec):
     granularity: Granularity = Field(
         default="tensor", description="scales of activations: one per tensor, calibrated, or one per token at run time"
     )
+    kv_cache: KVCache | None = Field(
+        default=None,
+        description="quantize keys and values as a cache holds them: one scale per tensor, per token and head, or per channel",
+    )
     head: bool = Field(default=False, description="also quantize the head")
     gate: bool = Field(default=False, description="also quantize what a gate gives")
     rules: Annotated[tuple[QuantRule, ...], BeforeValidator(_rules)] = Field(
@@ -100,6 +107,8 @@ class QuantSpec(Spec):
     def label(self) -> str:
         """`W8A8`, as papers write it, and what is unusual about it."""
         way = " per token" if self.granularity == "token" else " symmetric" if self.activation_symmetric else ""
+        if self.kv_cache is not None:
+            way += f", key/value cache per {self.kv_cache}"
         return f"W{self.weight_bits}A{self.activation_bits}{way}" + (" with exceptions" if self.rules else "")
 
     @property
@@ -107,12 +116,19 @@ class QuantSpec(Spec):
         """Whether releases before format 5 of saved models cannot read it."""
         return not self.placement.everywhere or self.granularity != "tensor"
 
+    @property
+    def needs_format_6(self) -> bool:
+        """Whether releases before format 6 of saved models cannot read it."""
+        return self.kv_cache is not None
+
     def to_dict(self) -> JsonObject:
         fields = super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
         if self.placement.everywhere:
             del fields["placement"]  # what earlier releases wrote, and read
         if self.granularity == "tensor":
             del fields["granularity"]
+        if self.kv_cache is None:
+            del fields["kv_cache"]
         return fields
 
 

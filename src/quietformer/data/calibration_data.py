@@ -20,7 +20,8 @@ from quietformer.data.calibration_split import split_sequences
 from quietformer.data.image_batches import image_batches
 from quietformer.data.known_items import KnownItems, known_item_batches, known_items
 from quietformer.data.processors import feature_extractor_of, image_processor_of
-from quietformer.data.text_batches import read_texts, text_batches
+from quietformer.data.sliding_windows import file_tokens, sliding_windows
+from quietformer.data.text_batches import read_texts, special_tokens, text_batches
 from quietformer.data.token_labels import mask_tokens
 from quietformer.data.tokenizers import padding_of
 from quietformer.errors import QuietformerError
@@ -99,7 +100,18 @@ def _texts(
         pairs = known_items(unread, PARAGRAPHS * options.sequences)
         items = known_item_batches(pairs, tokenizer, length=info.length, batch_size=options.batch_size)
         items = items and KnownItems(typed(items.queries), typed(items.documents))
-    return CalibrationData(batched(asked, 0), lambda seed: batched(drawn(seed), seed + 1), tokenizer, info, items)
+    evaluation = batched(asked, 0)
+    if options.stride is not None:
+        assert options.eval_texts is not None
+        assert info.length is not None
+        if task != "causal":
+            raise QuietformerError(f"--stride is for causal language models, not for {type(model).__name__}")
+        evaluation = sliding_windows(
+            file_tokens(options.eval_texts, tokenizer), length=info.length, stride=options.stride,
+            before=special_tokens(tokenizer)[0], batch_size=options.batch_size,
+        )  # fmt: skip
+        info = info.adding(evaluation_sequences=sum(len(batch["input_ids"]) for batch in evaluation))
+    return CalibrationData(evaluation, lambda seed: batched(drawn(seed), seed + 1), tokenizer, info, items)
 
 
 def _images(model: PreTrainedModel, source: str, options: CalibrationOptions, pool_size: int) -> CalibrationData:

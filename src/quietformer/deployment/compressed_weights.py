@@ -67,6 +67,8 @@ def _described(model: PreTrainedModel) -> QuantSpec:
         remedy = f"it has no attention like {changes.attention.label}, only the model's own"
     elif changes.patch_norm is not None or changes.gained_norms or changes.gained_activations:
         remedy = "it has no norms with gains; export without --balance"
+    elif changes.prefix is not None:
+        remedy = "it has no place for the keys and values of a prefix; export the model without one"
     elif any(hasattr(module, MIGRATION) for module in model.modules()):
         remedy = "it has no scaled inputs; pass --no-search"
     elif (spec.weight_bits, spec.activation_bits) != (BITS, BITS) or not spec.weight_symmetric:

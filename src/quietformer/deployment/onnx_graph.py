@@ -17,6 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from quietformer.deployment.lean_graph import make_lean_
 from quietformer.deployment.onnx_values import constant, replace
 from quietformer.deployment.token_graph import divided_by_token_scale, scale_after_products_
+from quietformer.errors import QuietformerError
 from quietformer.quant.affine import levels, quantize
 from quietformer.quant.quantizer import MARK, Quantizer
 
@@ -42,6 +43,11 @@ def integer_graph(marked: ir.Model, placed: dict[str, Quantizer], *, signed_weig
         quantizer = placed[node.attributes["site"].as_string()]
         if quantizer.site.endswith(":weight"):
             _Weight(model.graph, node, quantizer, signed_weights).store()
+        elif quantizer.grid.heads is not None:
+            raise QuietformerError(
+                f"{quantizer.site} has a scale for each feature of a head, which is simulated only; export with --kv-cache "
+                "token or tensor"
+            )
         elif quantizer.grid.token:
             scaled.append(_put_token_scaled(model.graph, node, quantizer))
         else:

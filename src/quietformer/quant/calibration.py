@@ -20,7 +20,7 @@ from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import place_, quantizers, remove_quantizers_, weight_of, write_sites_
 from quietformer.quant.placement import QuantPlan, make_plan
-from quietformer.quant.quantizer import Quantizer, own_modes
+from quietformer.quant.quantizer import CHANNELS, Quantizer, own_modes
 
 AGAIN = "export it as it is, start from the unquantized model, or remove the quantizers with quietformer.dequantize_"
 
@@ -118,7 +118,8 @@ def _observe(
     for quantizer in placed.values():
         chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
         grid = quantizer.grid
-        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=grid.axis)
+        axis = grid.axis if grid.heads is None else CHANNELS
+        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=axis)
         if not _is_weight(quantizer.site):
             quantizer.mode = "observe"
     done, total = 0, len(batches) if isinstance(batches, Sized) else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -132,6 +132,8 @@ class _Planner:
             if tap == "context" and placement.everywhere and self.spec.granularity == "token":
                 # Its heads are apart; the output projection reads them as one row a token (`_cover_inputs`).
                 self._refuse(f"{owner}:context", "quantized per token where the output projection reads it")
+            elif tap in ("key", "value") and self.spec.kv_cache is not None:
+                self._choose_cached(f"{owner}:{tap}", step)
             elif tap in placement.attention or (tap == "gate" and self.spec.gate):
                 self._choose(f"{owner}:{tap}", "activation", step)
             elif tap == "gate":
@@ -214,6 +216,18 @@ class _Planner:
             self.chosen[name] = Site(name, short, role, Grid(bits, True, token=True))
         else:
             self.chosen[name] = Site(name, short, role, Grid(bits, symmetric, axis))
+
+    def _choose_cached(self, name: str, step: Step) -> None:
+        """Keys or values as a key/value cache holds them, whatever the placement."""
+        self._choose(name, "activation", step)
+        if (site := self.chosen.get(name)) is None:
+            return
+        bits, grid = site.grid.bits, site.grid
+        if self.spec.kv_cache == "token":
+            grid = Grid(bits, True, token=True)
+        elif self.spec.kv_cache == "channel":
+            grid = Grid(bits, grid.symmetric, heads=(step.shape[1], step.shape[3]))
+        self.chosen[name] = replace(site, grid=grid)
 
     def _has_tokens(self, step: Step) -> bool:
         """Whether the last dimension of a step's input and output is the features of one token.

@@ -23,7 +23,7 @@ MARK = "quietformer::Site"
 marking: ContextVar[bool] = ContextVar("marking", default=False)
 """True while our own exporter traces: quantizers then leave marks in the graph instead of computing."""
 
-_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]|token))?")
+_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]|token|[0-9]{1,5}x[0-9]{1,5}))?")
 
 
 Mode = Literal["quantize", "observe", "pass"]
@@ -51,24 +51,41 @@ def own_modes() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Grid:
-    """Bits, symmetry and what has a scale of its own; written as `u8`, `s8@0` or `s8@token`."""
+    """Bits, symmetry and what has a scale of its own; written as `u8`, `s8@0`, `s8@token` or `u8@3x64`."""
 
     bits: int
     symmetric: bool
     axis: int | None = None  # the channel dimension; None: one scale for the whole tensor
     token: bool = False  # a scale for each token, found while the model runs; such a grid is symmetric
+    heads: tuple[int, int] | None = (
+        None  # keys or values (B, heads, tokens, features): a scale for each feature of each head
+    )
 
     def __str__(self) -> str:
         where = "@token" if self.token else "" if self.axis is None else f"@{self.axis}"
+        if self.heads is not None:
+            where = f"@{self.heads[0]}x{self.heads[1]}"
         return f"{'s' if self.symmetric else 'u'}{self.bits}{where}"
 
     @classmethod
     def parse(cls, code: str) -> Grid:
         match = _CODE.fullmatch(code)
         if match is None or not 2 <= int(match[2]) <= 16 or (match[1], match[3]) == ("u", "token"):
-            raise SpecError(f"cannot read grid {code!r}; write u8, s8, s8@0 or s8@token, with 2 to 16 bits")
+            raise SpecError(f"cannot read grid {code!r}; write u8, s8, s8@0, s8@token or u8@3x64, with 2 to 16 bits")
         token = match[3] == "token"
+        if "x" in (match[3] or ""):
+            heads, features = map(int, match[3].split("x"))
+            return cls(int(match[2]), match[1] == "s", heads=(heads, features))
         return cls(int(match[2]), match[1] == "s", None if token or match[3] is None else int(match[3]), token)
+
+
+CHANNELS = 2
+"""The dimension of the channels in what `by_channel` gives."""
+
+
+def by_channel(x_BGTD: Tensor) -> Tensor:
+    """Keys or values of several heads as (B, T, G D): one channel for each feature of each head."""
+    return x_BGTD.transpose(1, 2).flatten(2)
 
 
 class Quantizer(Tap):
@@ -85,6 +102,8 @@ class Quantizer(Tap):
         self.estimator: RangeEstimator | None = None
         if grid.token:
             return  # nothing to calibrate, and nothing to store
+        if grid.heads is not None:
+            channels = grid.heads[0] * grid.heads[1]
         shape = () if channels is None else (channels,)
         # The scale is stored as the bit pattern of its float32 value: casting the model to bfloat16, as loaders do with every
         # floating-point tensor, must not change the grid.
@@ -131,12 +150,16 @@ class Quantizer(Tap):
         """The tensor on the grid, whatever the mode."""
         if self.grid.token:
             return fake_quantize_tokens(x, bits=self.grid.bits)
+        if self.grid.heads is not None:
+            rows_BTd = by_channel(x)
+            rounded_BTd = fake_quantize(rows_BTd, self.scale, self.zero_point, bits=self.grid.bits, axis=CHANNELS)
+            return rounded_BTd.unflatten(-1, self.grid.heads).transpose(1, 2)
         return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
 
     def _observe(self, x: Tensor) -> None:
         assert self.estimator is not None
         try:
-            self.estimator.observe(x)
+            self.estimator.observe(x if self.grid.heads is None else by_channel(x))
         except QuietformerError as error:
             raise QuietformerError(f"{self.site}: {error}") from None
 

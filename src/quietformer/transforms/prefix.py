@@ -43,7 +43,7 @@ def add_prefix_(model: PreTrainedModel, tokens: Sequence[int]) -> None:
     check_model(model)
     tokens = tuple(tokens)
     refuse_quantized(model, "add the prefix")
-    _check_tokens(model, tokens)
+    check_prefix(model, tokens)
     injected = not any(True for _ in attention_cores(model))
     if injected:
         apply_attention_(model, AttentionSpec())
@@ -121,7 +121,8 @@ def _remove_prefix_(model: PreTrainedModel, tables: dict[nn.Embedding, Tensor]) 
             record_changes_(part, changes_of(part).model_copy(update={"prefix": None}))
 
 
-def _check_tokens(model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
+def check_prefix(model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
+    """Raise if the model cannot have these tokens as its prefix."""
     name = type(model).__name__
     if (spec := changes_of(model).prefix) is not None:
         raise QuietformerError(

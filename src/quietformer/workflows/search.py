@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.analysis.evaluate import output_of
+from quietformer.analysis.evaluate import evaluate, output_of
 from quietformer.analysis.output_quality import row_cosines
 from quietformer.architectures.forward import Batch, token_rows
+from quietformer.architectures.task import task_of
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators
+from quietformer.config.recorded_changes import changes_of
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.data.mixed_lengths import mixed_lengths
 from quietformer.data.text_batches import special_tokens
@@ -32,6 +34,9 @@ from quietformer.quant.weight_rounding import round_weights_
 from quietformer.results import numbers
 from quietformer.results.export import SearchStep
 from quietformer.transforms.balance import balance_
+from quietformer.transforms.find_prefix import find_prefix
+from quietformer.transforms.prefix import add_prefix_
+from quietformer.transforms.rotation import rotate_
 from quietformer.transforms.smoothquant import migrate_
 from quietformer.workflows.smoothing_exponent import least_error_exponent
 
@@ -42,8 +47,17 @@ LOW_BIT_RANGES = ("percentile(q=99.99)", "percentile(q=99.9)", "mse")
 WORTH = 0.95
 """A tensor goes back to full precision, and ranges change, if that leaves at most this share of the error."""
 
+WORTH_A_SCALE = 0.5
+"""Scales per token cost time in every pass, so they are taken only if they leave at most this share of the error."""
+
+WORSE = 1.01
+"""A prefix changes the model itself: in full precision it may raise the loss of the text at most to so much."""
+
 JUDGED = 64
 """Sequences on which the error is measured."""
+
+JUDGED_VALUES = 2**27
+"""Values of their exact output that are kept; those of a language model are many."""
 
 PASSES = 24
 """What all steps cost for each batch of calibration data, in passes of the model in fp32; about so."""
@@ -76,21 +90,28 @@ class Search:
         self.calibration = mixed_lengths(calibration, before, after)
         self.judges = mixed_lengths(judges, before, after)
         begin = time.perf_counter()
-        self.exact = [_output(model, batch) for batch in self.judges]
+        self.exact: list[Tensor] = []
+        for batch in self.judges:
+            self.exact.append(_output(model, batch))
+            if sum(exact.numel() for exact in self.exact) >= JUDGED_VALUES:
+                break
+        self.judges = self.judges[: len(self.exact)]
         self.pass_seconds = (time.perf_counter() - begin) / len(self.judges)
         self.steps: list[SearchStep] = []
 
-    def run(self, *, seconds: float, ranges: bool) -> Searched:
+    def run(self, *, seconds: float, ranges: bool, per_token: bool = False) -> Searched:
         """Every step while there is time; the model that was given is left as it is."""
-        begin = time.perf_counter()
+        begin, self.per_token = time.perf_counter(), per_token
         self._take_what_fits(seconds)
         self.model, self.plan = self._quantized(copy.deepcopy(self.original))
         self.error = self._measure()
         self.steps.append(SearchStep(name="start", what=self.spec.label, error=self.error, kept=True))
         tried: list[tuple[str, Callable[[], None]]] = [
-            # First: its error hides what the other steps bring.
+            # First: their error hides what the other steps bring.
+            *([("prefix", self._prefix), ("rotation", self._rotate)] if task_of(self.original) == "causal" else []),
             ("attention", self._attention_in_full_precision),
             ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
+            *([("per token", self._per_token)] if self._may_go_per_token() else []),
             ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
             *([("ranges", self._ranges)] if ranges else []),
             ("bias correction", lambda: self._change_weights("bias correction", correct_biases_)),
@@ -142,15 +163,63 @@ class Search:
         except QuietformerError as reason:
             self.steps.append(SearchStep(name="rescaling", what=str(reason), error=None, kept=False))
             return
-        if not count:
-            return
+        if count:
+            self._try(name, what, model)
+
+    def _try(self, name: str, what: str, model: PreTrainedModel, share: float = 1.0) -> None:
+        """Quantize another model and go on with it if it leaves less than this share of the error."""
         before = self.model, self.plan
-        self.model, self.plan = self._quantized(model)
+        self.model, self.plan = self._quantized(copy.deepcopy(model))
         error = self._measure()
-        kept = error < self.error
-        if not kept:
+        if kept := error < share * self.error:
+            self.original = model
+        else:
             self.model, self.plan = before
         self._note(name, what, error, kept=kept)
+
+    def _prefix(self) -> None:
+        """Tokens in front hold what would be massive in the text; the error is to the model with them, in fp32."""
+        if changes_of(self.original).prefix is not None:
+            return
+        model = copy.deepcopy(self.original)
+        try:
+            tokens = find_prefix(model, self.calibration)
+            if not tokens:
+                self.steps.append(SearchStep(name="prefix", what="no token helps", error=None, kept=False))
+                return
+            add_prefix_(model, tokens)
+        except QuietformerError as reason:
+            self.steps.append(SearchStep(name="prefix", what=str(reason), error=None, kept=False))
+            return
+        shown = ", ".join(map(str, tokens))
+        losses = [evaluate(one, self.judges, "causal").measured["loss"] for one in (self.original, model)]
+        if losses[1] > WORSE * losses[0]:
+            what = f"tokens {shown} in front raise the loss of the text in fp32 too much"
+            self.steps.append(SearchStep(name="prefix", what=what, error=None, kept=False))
+            return
+        exact, self.exact = self.exact, [_output(model, batch) for batch in self.judges]
+        self._try("prefix", f"tokens {shown} in front", model)
+        if self.original is not model:
+            self.exact = exact
+
+    def _rotate(self) -> None:
+        """Large features of the residual stream spread over all of them; lossless."""
+        model = copy.deepcopy(self.original)
+        try:
+            rotate_(model, self.calibration[0])
+        except QuietformerError as reason:
+            self.steps.append(SearchStep(name="rotation", what=str(reason), error=None, kept=False))
+            return
+        self._try("rotation", "residual stream in another basis, lossless", model)
+
+    def _may_go_per_token(self) -> bool:
+        return self.per_token and self.spec.granularity == "tensor" and task_of(self.original) == "causal"
+
+    def _per_token(self) -> None:
+        before, self.spec = self.spec, self.spec.model_copy(update={"granularity": "token"})
+        self._try("per token", "a scale for each token", self.original, WORTH_A_SCALE)
+        if not self.steps[-1].kept:
+            self.spec = before
 
     def _attention_in_full_precision(self) -> None:
         """Probabilities are mostly far below one step of their grid; their product with values costs as little in fp32."""

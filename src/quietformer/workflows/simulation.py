@@ -12,6 +12,7 @@ from quietformer.config.options.data import CalibrationOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.quantize import SimulationOptions
 from quietformer.config.quantization import QuantizedSpec, QuantSpec
+from quietformer.config.recorded_changes import changes_of
 from quietformer.data.calibration_data import CalibrationData, calibration_data
 from quietformer.errors import QuietformerError
 from quietformer.progress import Progress
@@ -21,7 +22,9 @@ from quietformer.results.export import SearchStep
 from quietformer.results.quality import spreads
 from quietformer.results.quantize import CalibrationRun, SearchedEstimator, SimulatedReport
 from quietformer.transforms.balance import balance_
+from quietformer.transforms.find_prefix import find_prefix
 from quietformer.transforms.gained_modules import gained_norms
+from quietformer.transforms.prefix import add_prefix_
 from quietformer.workflows.open_once import OpenedModel
 from quietformer.workflows.search import Search
 
@@ -41,11 +44,13 @@ class Simulation:
     def report_fields(self) -> SimulatedReport:
         """What every report of a simulation says."""
         evaluation = self.reference.evaluation
-        balanced = ", balanced" if gained_norms(self.opened.model) else ""
+        done = ", balanced" if gained_norms(self.opened.model) else ""
+        if (prefix := changes_of(self.opened.model).prefix) is not None:
+            done += f", prefix {', '.join(map(str, prefix.tokens))}"
         return SimulatedReport(
             kind="simulated",
             model=self.opened.info,
-            label=f"{self.spec.label}{balanced}",
+            label=f"{self.spec.label}{done}",
             spec=self.spec,
             plan=None if self.plan is None else self.plan.info(),
             fp32=evaluation.metrics,
@@ -64,8 +69,7 @@ def simulate(
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
     reference = reference_on(opened, data, progress=progress)
-    if options.balance:
-        _balance_(opened, data)  # compared with what the model was before
+    _prepare_(opened, data, options)  # compared with what the model was before
     plan = quantize_(opened.model, spec, data.evaluation[0])
     searched: list[SearchedEstimator] = []
     if search:
@@ -75,11 +79,18 @@ def simulate(
     return Simulation(opened, data, reference, spec, plan, runs, searched)
 
 
-def _balance_(opened: OpenedModel, data: CalibrationData) -> None:
-    if not balance_(opened.model, data.calibration(0)):
+def _prepare_(opened: OpenedModel, data: CalibrationData, options: SimulationOptions) -> None:
+    """What is asked to be done to the model before it is quantized."""
+    if options.balance and not balance_(opened.model, data.calibration(0)):
         raise QuietformerError(
             f"{opened.name} has no residual adds between LayerNorms to balance, or they are balanced; leave out --balance"
         )
+    if not options.prefix:
+        return
+    tokens = options.prefix_tokens() or find_prefix(opened.model, data.calibration(0))
+    if not tokens:
+        raise QuietformerError(f"{opened.name} has no token that helps as a prefix; leave out --prefix")
+    add_prefix_(opened.model, tokens)
 
 
 def simulate_best(
@@ -89,10 +100,12 @@ def simulate_best(
     spec = options.spec()
     data = calibration_data(opened.model, opened.name, opened.task, options)
     reference = reference_on(opened, data, progress=progress)
-    if options.balance:
-        _balance_(opened, data)
-    ranges = "acts" not in options.model_fields_set
-    found = Search(opened.model, data, spec, progress).run(seconds=options.search_seconds, ranges=ranges)
+    _prepare_(opened, data, options)
+    found = Search(opened.model, data, spec, progress).run(
+        seconds=options.search_seconds,
+        ranges="acts" not in options.model_fields_set,
+        per_token="granularity" not in options.model_fields_set,
+    )
     measured = evaluate_on(found.model, data, reference, progress=progress)
     best = dataclasses.replace(opened, model=found.model)
     runs = [CalibrationRun(seed=0, metrics=measured.metrics)]

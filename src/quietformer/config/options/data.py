@@ -60,6 +60,12 @@ class CalibrationOptions(DataOptions):
     sequences: int = Field(
         default=64, ge=2, le=1_000_000, description="Sequences, images or windows of audio to evaluate on."
     )
+    stride: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Evaluate a causal model on all of --eval-texts, in windows of --length tokens that move by so many.",
+    )
     calibration: int = Field(default=16, ge=1, le=1_000_000, description="Batches to calibrate on.")
 
     @model_validator(mode="after")
@@ -70,6 +76,8 @@ class CalibrationOptions(DataOptions):
             other = next((name for name in given if name != kind and (given[name] or asked[name])), None)
             if asked[kind] and other:
                 raise ValueError(f"--eval-{kind} goes with --{kind}, not with {other}")
+        if self.stride is not None and self.eval_texts is None:
+            raise ValueError("--stride needs --eval-texts, the text to evaluate on")
         if (self.eval_audio or self.eval_images) and not (self.audio or self.images):
             kind = "audio" if self.eval_audio else "images"
             raise ValueError(f"--eval-{kind} needs --{kind} to calibrate on")

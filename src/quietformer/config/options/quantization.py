@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from quietformer.config.options.base import Flag, Options, Texts
-from quietformer.config.quantization import Granularity, QuantRule, QuantSpec, estimators, parse_bits, placements
+from quietformer.config.quantization import (
+    Granularity,
+    KVCache,
+    QuantRule,
+    QuantSpec,
+    estimators,
+    parse_bits,
+    placements,
+)
+
+AUTO = "auto"
+"""The prefix that is found on calibration data."""
 
 
 class QuantSpecOptions(Options):
@@ -21,6 +33,10 @@ class QuantSpecOptions(Options):
     granularity: Granularity = Field(
         default="tensor",
         description="Scales of activations: one per tensor, calibrated, or one per token, found while the model runs.",
+    )
+    kv_cache: KVCache | None = Field(
+        default=None,
+        description="Quantize keys and values as a cache holds them, with scales per tensor, per token, or per channel.",
     )
     symmetric: bool = Field(
         default=False, description="Signed activations with zero point 0, as TensorRT and similar targets need."
@@ -53,6 +69,7 @@ class QuantSpecOptions(Options):
             per_channel=self.per_channel,
             granularity=self.granularity,
             activation_symmetric=self.symmetric,
+            kv_cache=self.kv_cache,
             head=self.head,
             gate=self.gate,
             rules=tuple(QuantRule.parse(text) for text in self.keep),
@@ -65,3 +82,19 @@ class QuantizationOptions(QuantSpecOptions):
     balance: bool = Field(
         default=False, description="First rescale the channels of a post-norm model's residual stream; lossless."
     )
+    prefix: Annotated[str, Flag("auto|IDS")] = Field(
+        default="",
+        description="First put tokens in front of every sequence of a causal model, as constant keys and values: their ids, "
+        "e.g. 1,198, or auto to find them.",
+    )
+
+    @field_validator("prefix")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        if text not in ("", AUTO) and not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
+            raise ValueError("give auto, or ids of tokens such as 1,198")
+        return text
+
+    def prefix_tokens(self) -> tuple[int, ...]:
+        """The ids that were given; none where they are to be found."""
+        return () if self.prefix in ("", AUTO) else tuple(map(int, self.prefix.split(",")))
