@@ -98,6 +98,14 @@ def test_a_prefix_is_advised_where_the_first_position_of_a_causal_model_has_the_
     assert advised == told == (name == "llama" and not everywhere)
 
 
+def test_a_model_with_a_prefix_is_inspected_and_its_pictures_show_the_text():
+    model = build("llama")
+    qf.add_prefix_(model, (5, 9))
+    report = qf.inspect_model(model, batches(2, 12))
+    assert {picture.heads[0].P.columns for picture in report.pictures.attention} == {12}
+    assert {len(one.tokens) for one in report.pictures.sequences} == {12}
+
+
 def test_a_model_without_outliers_is_said_to_have_none():
     from transformers import BertConfig, BertModel
 

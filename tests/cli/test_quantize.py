@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 import quietformer as qf
+from quietformer.config.recorded_changes import changes_of
 from quietformer.models.open_any import open_model
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
@@ -229,3 +230,41 @@ def test_nan_weights_are_named(run, place):
     code, _, err = quantize(run, place, "broken")
     assert code == 2
     assert "bert.encoder.layer.0.output.dense.weight holds NaN" in err
+
+
+def test_a_prefix_is_put_in_front_measured_and_saved(run, place):
+    code, _, err = quantize(run, place, "opt", "--prefix", "7,9", "--kv-cache", "channel", "--out", place / "out")
+    assert code == 0, err
+    report = json.loads((place / "q.json").read_text())
+    assert "prefix 7, 9" in report["label"]
+    assert changes_of(qf.load(place / "out")).prefix.tokens == (7, 9)
+    grids = {site["site"].rpartition(":")[2]: site["grid"] for site in report["plan"]["sites"]}
+    assert grids["key"] == grids["value"] == "u8@4x8"
+
+
+def test_a_whole_text_is_evaluated_in_windows(run, place):
+    text = place / "text.txt"
+    code, _, err = quantize(run, place, "opt", "--eval-texts", text, "--stride", 5)
+    assert code == 0, err
+    report = json.loads((place / "q.json").read_text())
+    count = len(text.read_text().split())
+    assert report["data"]["evaluation_sequences"] == 1 + -(-(count - 12) // 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("opt", ("--prefix", "newline"), "give auto, or ids of tokens such as 1,198"),
+        ("opt", ("--prefix", "99"), "there is no token 99 in OPTForCausalLM"),
+        ("opt", ("--prefix", ",".join(["3"] * 64)), "leaves no room for text"),
+        ("bert", ("--prefix", "3"), "gives different outputs"),
+        ("vit", ("--prefix", "auto"), "no causal language model"),
+        ("opt", ("--stride", "5"), "--stride needs --eval-texts"),
+    ],
+)
+def test_a_prefix_or_a_stride_that_cannot_be_is_one_line(run, place, model, options, message):
+    code, _, err = quantize(run, place, model, *options, texts=model != "vit")
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (place / "q.json").exists()

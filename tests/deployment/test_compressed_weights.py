@@ -17,6 +17,7 @@ from quietformer.deployment.shipment import plain_config, write_json
 from quietformer.errors import QuietformerError
 from quietformer.quant.insertion import quantizers
 from tests.deployment.exports import TEXTS, small, write_model
+from tests.tiny_models import build, inputs
 
 INSTALLED = importlib.util.find_spec("compressed_tensors") is not None
 WAYS = {
@@ -139,3 +140,13 @@ def test_one_folder_serves_it_beside_onnx(source, tmp_path):
     assert config["architectures"] == ["BertModel"]
     assert (tmp_path / "out" / "model.onnx").is_file()
     assert qf.OnnxModel(tmp_path / "out").encode(TEXTS[:2]).shape == (2, 32)
+
+
+def test_a_prefix_has_no_place_in_the_format(tmp_path):
+    model, batch = build("llama"), inputs("llama")
+    qf.add_prefix_(model, (5, 9))
+    qf.quantize_(model, qf.QuantSpec(placement="linear"), batch)
+    qf.calibrate_(model, [batch])
+    with pytest.raises(QuietformerError, match="no place for the keys and values of a prefix"):
+        write_compressed(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

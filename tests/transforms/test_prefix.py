@@ -14,6 +14,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 import quietformer as qf
@@ -39,6 +41,13 @@ def windowed(kind):
     return sharpened(model)
 
 
+def gated(*layers):
+    """Qwen's: a gate for every feature of a head, from the layer's whole input."""
+    torch.manual_seed(0)
+    dense = {"mlp_only_layers": [0, 1], "num_experts": 2, "num_experts_per_tok": 1, "layer_types": list(layers)}
+    return sharpened(Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES, **dense)))
+
+
 def sharpened(model):
     with torch.no_grad():
         for parameter in model.parameters():
@@ -48,7 +57,11 @@ def sharpened(model):
 
 
 def models():
-    return {name: build(name) for name in CAUSAL} | {name: windowed(name) for name in ("mistral", "gemma3")}
+    return (
+        {name: build(name) for name in CAUSAL}
+        | {name: windowed(name) for name in ("mistral", "gemma3")}
+        | {"qwen3_next": gated("full_attention", "full_attention")}
+    )
 
 
 def with_prefix(model):
@@ -169,3 +182,11 @@ def test_a_second_prefix_and_another_attention_are_refused():
         qf.apply_attention_(model, qf.AttentionSpec(normalizer=qf.Softmax1()))
     with pytest.raises(qf.QuietformerError, match="has a prefix"):
         qf.remove_attention_(model)
+
+
+def test_a_model_with_recurrent_layers_gets_none():
+    model = gated("linear_attention", "full_attention")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(qf.QuietformerError, match="gives different outputs"):
+        qf.add_prefix_(model, PREFIX)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())

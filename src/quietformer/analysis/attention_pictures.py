@@ -100,6 +100,7 @@ class AttentionPictures:
         self._outlier_tokens[layer] = outlier_BTd.any(-1)
 
     def on_attention(self, layer: int, seen: AttentionRecord) -> None:
+        seen = seen.of_text()
         if self.images:
             self._patches(layer, seen)
         for row, sequence in self._batch:

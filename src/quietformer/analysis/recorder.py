@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,20 @@ class AttentionRecord:
     gate: Tensor | None  # (B, Q, H, 1 or D), or (B, K, H, 1 or D) if the gates are of the values
     gate_of_values: bool
     visible: Tensor | None
+    prefix: int = 0  # the first keys and values are those of a prefix
+
+    def of_text(self) -> AttentionRecord:
+        """The same without the keys and values of a prefix; what a query gives to them is then missing in its row."""
+        first = self.prefix
+        return dataclasses.replace(
+            self,
+            key=self.key[..., first:, :],
+            value_BHKD=self.value_BHKD[..., first:, :],
+            scores=self.scores[..., first:],
+            probabilities_BHQK=self.probabilities_BHQK[..., first:],
+            visible=None if self.visible is None else self.visible[..., first:],
+            prefix=0,
+        )
 
 
 SiteListener = Callable[[str, int, Tensor], None]
@@ -155,6 +170,7 @@ def _listen_to_core(
                 gate=gate.transpose(1, 2) if of_values and gate is not None else gate,
                 gate_of_values=of_values,
                 visible=seen.get("visible"),
+                prefix=0 if core.prefix is None else core.prefix.length,
             ),
         )
         seen.clear()

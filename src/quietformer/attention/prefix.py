@@ -28,6 +28,11 @@ class Prefix(nn.Module):
         self.register_buffer("key_GPD", key_GPD)
         self.register_buffer("value_GPD", value_GPD)
 
+    @property
+    def length(self) -> int:
+        """The number of its tokens."""
+        return self.key_GPD.shape[-2]
+
     def before(self, key_BGKD: Tensor, value_BGKD: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values with those of the prefix in front."""
         n_batch = key_BGKD.shape[0]  # not `len`, which an export would take for a constant
@@ -37,7 +42,7 @@ class Prefix(nn.Module):
 
     def seen_by(self, mask: Tensor | None, n_keys: int) -> Tensor | None:
         """A mask that says what it says about the prefix too: what is of the keys' length shows the prefix to every query."""
-        length = self.key_GPD.shape[-2]
+        length = self.length
         if mask is None or mask.shape[-1] >= n_keys + length:
             return mask
         if mask.shape[-1] != n_keys:

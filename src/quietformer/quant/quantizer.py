@@ -153,7 +153,7 @@ class Quantizer(Tap):
         if self.grid.heads is not None:
             rows_BTd = by_channel(x)
             rounded_BTd = fake_quantize(rows_BTd, self.scale, self.zero_point, bits=self.grid.bits, axis=CHANNELS)
-            return rounded_BTd.unflatten(-1, self.grid.heads).transpose(1, 2)
+            return rounded_BTd.reshape(*rounded_BTd.shape[:2], *self.grid.heads).transpose(1, 2)
         return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
 
     def _observe(self, x: Tensor) -> None:
