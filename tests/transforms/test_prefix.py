@@ -190,3 +190,10 @@ def test_a_model_with_recurrent_layers_gets_none():
     with pytest.raises(qf.QuietformerError, match="gives different outputs"):
         qf.add_prefix_(model, PREFIX)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_model_that_attends_within_chunks_gets_none():
+    model = build("llama")
+    model.config.attention_chunk_size = 8  # as Llama 4 has it
+    with pytest.raises(qf.QuietformerError, match="attends within chunks"):
+        qf.add_prefix_(model, PREFIX)

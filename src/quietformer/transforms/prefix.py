@@ -131,6 +131,10 @@ def check_prefix(model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
     words: Any = model.get_input_embeddings() if model.main_input_name == "input_ids" else None
     if model.config.is_encoder_decoder or not isinstance(words, nn.Embedding):
         raise UnsupportedModelError(f"{name} is no causal language model, and only they can have a prefix of tokens")
+    if getattr(model.config.get_text_config(), "attention_chunk_size", None):
+        raise UnsupportedModelError(
+            f"{name} attends within chunks, which tokens in front would shift, so it gets no prefix"
+        )
     if not tokens:
         raise QuietformerError("a prefix needs at least one token; pass their ids, e.g. [tokenizer.bos_token_id]")
     if wrong := [token for token in tokens if not isinstance(token, int) or not 0 <= token < words.num_embeddings]:
