@@ -151,9 +151,10 @@ class Quantizer(Tap):
         if self.grid.token:
             return fake_quantize_tokens(x, bits=self.grid.bits)
         if self.grid.heads is not None:
-            rows_BTd = by_channel(x)
+            apart = x.dim() == 4  # what observes has its heads together already
+            rows_BTd = by_channel(x) if apart else x
             rounded_BTd = fake_quantize(rows_BTd, self.scale, self.zero_point, bits=self.grid.bits, axis=CHANNELS)
-            return rounded_BTd.reshape(*rounded_BTd.shape[:2], *self.grid.heads).transpose(1, 2)
+            return rounded_BTd.reshape(*rows_BTd.shape[:2], *self.grid.heads).transpose(1, 2) if apart else rounded_BTd
         return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
 
     def _observe(self, x: Tensor) -> None:
