@@ -152,7 +152,7 @@ class Study:
 
 def text_windows(model: str, text: Path, length: int, count: int | None) -> tuple[list[Batch], int]:
     """All windows of a text in batches, or so many evenly over it; and how many there are."""
-    windows = sliding_windows(file_tokens(text, tokenizer_of(model)), length=length, stride=length, batch_size=1)
+    windows = sliding_windows(file_tokens(text, tokenizer_of(model)), length=length, stride=length - 1, batch_size=1)
     chosen = windows if count is None else windows[:: max(1, len(windows) // count)][:count]
     return stacked(chosen), len(windows)
 

@@ -18,7 +18,7 @@ from tests.tiny_models import build
 @given(st.integers(2, 60), st.integers(2, 20), st.integers(1, 20), st.integers(0, 2), st.integers(1, 5))
 def test_each_token_is_asked_for_once_and_the_window_shows_what_is_before_it(count, room, stride, ahead, batch_size):
     tokens = [100 + place for place in range(count)]  # a token is its place
-    stride = min(stride, room)
+    stride = min(stride, room if ahead else room - 1)
     batches = sliding_windows(tokens, length=room + ahead, stride=stride, before=[7] * ahead, batch_size=batch_size)
     asked = []
     for batch in batches:
@@ -51,8 +51,9 @@ def test_perplexity_is_that_of_one_token_after_the_other():
 
 
 def test_strides_that_leave_tokens_out_are_refused():
-    for stride in (0, 9):
+    for stride in (0, 8, 9):
         with pytest.raises(qf.QuietformerError, match=f"a stride of {stride} does not fit windows of 8 tokens"):
             sliding_windows([1, 2, 3], length=8, stride=stride)
+    assert sliding_windows([1, 2, 3], length=8, stride=7, before=[5])  # the token before is there in each window
     with pytest.raises(qf.QuietformerError, match="fewer than 2 tokens"):
         sliding_windows([1], length=8, stride=2)

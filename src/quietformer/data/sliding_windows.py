@@ -39,8 +39,9 @@ def sliding_windows(
     `before` stands in front of every window and is part of its length.
     """
     room = length - len(before)
-    if not 1 <= stride <= room:
-        raise QuietformerError(f"a stride of {stride} does not fit windows of {room} tokens; give 1 to {room}")
+    longest = room if before else room - 1  # with nothing before it, the first token of a window is not predicted there
+    if not 1 <= stride <= longest:
+        raise QuietformerError(f"a stride of {stride} does not fit windows of {room} tokens; give 1 to {longest}")
     if len(tokens) < 2:
         raise QuietformerError("the text has fewer than 2 tokens, so nothing can be predicted; choose another text")
     rows: list[tuple[list[int], list[int]]] = []

@@ -6,7 +6,6 @@ from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 
 CLASSES = {
-    "Model": "FeatureExtraction",
     "ForSequenceClassification": "SequenceClassification",
     "ForTokenClassification": "TokenClassification",
     "ForQuestionAnswering": "QuestionAnswering",
@@ -17,18 +16,16 @@ CLASSES = {
     "LMHeadModel": "CausalLM",
     "ForAudioClassification": "AudioClassification",
     "ForCTC": "CTC",
+    "Model": "FeatureExtraction",
 }
-"""How the name of a model's class ends, and what optimum calls the class that runs it."""
+"""How the name of a model's class ends, and what optimum calls the class that runs it; the first that fits."""
 
 
 def optimum_class(model: ModelToShip) -> str:
     """`SequenceClassification`; empty where optimum has no class for such a model."""
     found = next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
-    if (
-        found == "FeatureExtraction" and model.task != "embedding"
-    ):  # GPT2LMHeadModel has a head, whatever its name ends in
-        return ""
-    return "" if found == "FeatureExtraction" and model.kind != "text" else found
+    embeds_text = model.task == "embedding" and model.kind == "text"
+    return "" if found == "FeatureExtraction" and not embeds_text else found  # OpenAIGPTDoubleHeadsModel has heads
 
 
 @targets.register("optimum")
