@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,8 +15,10 @@ from quietformer.data.calibration_data import CalibrationData
 from quietformer.progress import SILENT
 from quietformer.quant.affine import fake_quantize, qparams
 from quietformer.quant.insertion import quantizers
+from quietformer.quant.sensitivity import observe_tensors
 from quietformer.results.data import DataInfo
 from quietformer.transforms.channel_ranges import smoothing
+from quietformer.workflows.ranges_by_tensor import proposals
 from quietformer.workflows.search import LEAST, PASSES, Search
 from quietformer.workflows.smoothing_exponent import EXPONENTS, least_error_exponent
 from tests.tiny_models import build, inputs
@@ -118,6 +121,65 @@ def test_attention_is_judged_first_so_that_its_error_hides_no_other_step():
     found = Search(with_outliers(), data_of("bert"), spec, SILENT).run(seconds=600, ranges=True)
     names = [step.name for step in found.steps]
     assert names.index("attention") < names.index("smoothing") < names.index("weight rounding")
+
+
+def test_attention_is_judged_again_after_smoothing_if_it_was_not_worth_it_before(monkeypatch):
+    monkeypatch.setattr("quietformer.workflows.search.WORTH", 0.0)  # nothing is
+    spec = qf.QuantSpec(placement="matmul", per_channel=True)
+    found = Search(with_outliers(), data_of("bert"), spec, SILENT).run(seconds=600, ranges=False)
+    tried = [step for step in found.steps if step.name in ("attention", "smoothing")]
+    assert [step.name for step in tried] == ["attention", "smoothing", "attention"]
+    assert [step.kept for step in tried] == [False, True, False]
+    assert tried[2].error < tried[0].error
+
+
+@pytest.mark.parametrize("spec", [{"placement": "paper"}, {"placement": "matmul", "activation_bits": 4}])
+def test_a_tensor_may_get_a_range_of_its_own(spec):
+    search = Search(with_outliers(), data_of("bert"), qf.QuantSpec(per_channel=True, **spec), SILENT)
+    found = search.run(seconds=600, ranges=True)
+    (step,) = [step for step in found.steps if step.name == "ranges by tensor"]
+    assert step.kept == (step.error < min(one.error for one in found.steps if one.kept and one.name != step.name))
+    assert search._measure() == pytest.approx(min(one.error for one in found.steps if one.kept))
+
+
+def test_a_range_is_proposed_where_tokens_lose_less_on_average():
+    model, given = build("bert"), inputs("bert")
+    qf.quantize_(model, qf.QuantSpec(placement="linear"), given)
+    qf.calibrate_(model, [given])
+    placed = {site: quantizer for site, quantizer in quantizers(model).items() if site.endswith(":input")}
+    seen = {}
+
+    class Keeps:
+        def __init__(self, site):
+            self.site = site
+
+        def observe(self, x):
+            seen[self.site] = x.double()
+
+    observe_tensors(model, {site: Keeps(site) for site in placed}, [given])
+
+    def error(x, lo, hi):
+        scale = (hi - lo) / 255
+        zero = np.round(-lo / scale)
+        rounded = (np.clip(np.round(x / scale) + zero, 0, 255) - zero) * scale
+        return float((((rounded - x) ** 2).sum(-1) / (x**2).sum(-1)).mean())
+
+    candidates, expected = {"half": {}, "double": {}}, set()
+    for site, quantizer in placed.items():
+        lo, hi = (float(end) for end in quantizer.range())
+        x = seen[site].numpy()
+        errors = {"now": error(x, lo, hi)}
+        for name, share in (("half", 0.5), ("double", 2.0)):
+            scale, zero_point = qparams(torch.tensor(share * lo), torch.tensor(share * hi), bits=8, symmetric=False)
+            candidates[name][site] = scale.view(torch.int32), zero_point
+            errors[name] = error(x, share * lo, share * hi)
+        best = min(errors, key=errors.__getitem__)
+        if best != "now" and errors[best] < 0.9 * errors["now"]:
+            expected.add((site, best))
+    found = proposals(model, candidates, [given])
+    assert expected <= {(one.site, one.name) for one in found}
+    assert all(one.name == "half" for one in found)  # a wider grid is coarser and clips nothing less
+    assert [one.left for one in found] == sorted(one.left for one in found)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -38,11 +38,17 @@ from quietformer.transforms.find_prefix import find_prefix
 from quietformer.transforms.prefix import add_prefix_
 from quietformer.transforms.rotation import rotate_
 from quietformer.transforms.smoothquant import migrate_
+from quietformer.workflows.ranges_by_tensor import proposals
 from quietformer.workflows.smoothing_exponent import least_error_exponent
 
 RANGES = ("percentile(q=99.999)",)
+EVERYWHERE_RANGES = ("percentile(q=99.999)", "percentile(q=99.99)")
 LOW_BIT_RANGES = ("percentile(q=99.99)", "percentile(q=99.9)", "mse")
-"""Ranges of activations that are tried beside the one that was asked for; with fewer than 8 bits cutting more may pay."""
+"""Ranges of activations that are tried beside the one that was asked for. Cutting more pays with fewer than 8 bits, and for some
+tensors of a residual stream; where there are several, each tensor may get its own."""
+
+ATTENTION = (QuantRule(pattern="*:probabilities"), QuantRule(pattern="*:value"))
+"""Both sides of attention's second product in full precision."""
 
 WORTH = 0.95
 """A tensor goes back to full precision, and ranges change, if that leaves at most this share of the error."""
@@ -61,6 +67,9 @@ JUDGED_VALUES = 2**27
 
 PASSES = 24
 """What all steps cost for each batch of calibration data, in passes of the model in fp32; about so."""
+
+FEW = 4
+"""Batches on which ranges of single tensors are proposed."""
 
 LEAST = 2
 """Batches to calibrate on, however long they take."""
@@ -106,18 +115,27 @@ class Search:
         self.model, self.plan = self._quantized(copy.deepcopy(self.original))
         self.error = self._measure()
         self.steps.append(SearchStep(name="start", what=self.spec.label, error=self.error, kept=True))
+        by_grid: list[tuple[str, Callable[[], None]]] = [
+            ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
+            *([("ranges", self._ranges)] if ranges else []),
+        ]
+        # What costs most comes first.
+        first = "ranges" if self.spec.activation_bits < min(8, self.spec.weight_bits) else "weight rounding"
         tried: list[tuple[str, Callable[[], None]]] = [
             # First: their error hides what the other steps bring.
             *([("prefix", self._prefix), ("rotation", self._rotate)] if task_of(self.original) == "causal" else []),
             ("attention", self._attention_in_full_precision),
             ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
+            # Again: what it brings may be little beside the outliers that smoothing has now removed.
+            ("attention", self._attention_in_full_precision),
             *([("per token", self._per_token)] if self._may_go_per_token() else []),
-            ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
-            *([("ranges", self._ranges)] if ranges else []),
+            *sorted(by_grid, key=lambda step: step[0] != first),
             ("bias correction", lambda: self._change_weights("bias correction", correct_biases_)),
         ]
         for name, step in tried:
             if time.perf_counter() - begin > seconds:
+                if any(step.name == name for step in self.steps):
+                    continue  # it was tried before
                 self.steps.append(SearchStep(name=name, what="left out: no time left", error=None, kept=False))
                 continue
             self.progress.step(f"searching: {name}")
@@ -231,8 +249,7 @@ class Search:
         kept = error < WORTH * self.error
         set_mode_(self.model, "quantize")
         if kept:
-            rules = (QuantRule(pattern="*:probabilities"), QuantRule(pattern="*:value"))
-            self.spec = self.spec.model_copy(update={"rules": (*rules, *self.spec.rules)})
+            self.spec = self.spec.model_copy(update={"rules": (*ATTENTION, *self.spec.rules)})
             ranges = self._ranges_now()
             dequantize_(self.model)
             self.plan = quantize_(self.model, self.spec, self.calibration[0])
@@ -241,19 +258,50 @@ class Search:
         self._note("attention", "the product of probabilities and values in fp32", error, kept=kept)
 
     def _ranges(self) -> None:
-        """Of activations; rounded weights stay on the grids they were rounded to."""
-        best, least, ranges = self.spec.activations, self.error, self._ranges_now()
-        for text in RANGES if self.spec.activation_bits >= 8 else LOW_BIT_RANGES:
+        """Of activations, first the same for all, then by tensor; rounded weights stay on the grids they were rounded to."""
+        best, least, ranges, found = self.spec.activations, self.error, self._ranges_now(), {}
+        for text in self._candidates():
             use_estimators_(self.model, activations=estimators.read(text))
             calibrate_(self.model, self.calibration, weights=False)
+            found[text] = self._ranges_now()
             error = self._measure()
             if kept := error < WORTH * least:
-                best, least, ranges = estimators.read(text), error, self._ranges_now()
+                best, least, ranges = estimators.read(text), error, found[text]
             self.steps.append(SearchStep(name="ranges", what=text, error=error, kept=kept))
         use_estimators_(self.model, activations=best)
         self._set_ranges(ranges)
         self.spec = self.plan.spec = self.spec.model_copy(update={"activations": best})
         self.error = least
+        if len(found) > 1:
+            self._ranges_by_tensor(found)
+
+    def _candidates(self) -> tuple[str, ...]:
+        if self.spec.activation_bits < 8:
+            return LOW_BIT_RANGES
+        return EVERYWHERE_RANGES if self.spec.placement.everywhere else RANGES
+
+    def _ranges_by_tensor(self, candidates: dict[str, Ranges]) -> None:
+        """Another range for those tensors where it helps the output, judged one after the other on some of the data."""
+        before, everything = self._ranges_now(), (self.judges, self.exact)
+        asked = proposals(self.model, candidates, self.calibration[:FEW])
+        few = max(1, len(self.judges) // 4)
+        self.judges, self.exact = self.judges[:few], self.exact[:few]
+        least, taken = self._measure(), 0
+        for place, one in enumerate(asked, start=1):
+            self.progress.step("searching: ranges by tensor", place, len(asked))
+            now = self._ranges_now()[one.site]
+            self._set_ranges({one.site: candidates[one.name][one.site]})
+            error = self._measure()
+            if error < least:
+                least, taken = error, taken + 1
+            else:
+                self._set_ranges({one.site: now})
+        self.judges, self.exact = everything
+        error = self._measure()
+        kept = taken > 0 and error < self.error
+        if not kept:
+            self._set_ranges(before)
+        self._note("ranges by tensor", f"another range for {taken} tensors", error, kept=kept)
 
     def _ranges_now(self) -> Ranges:
         return {
@@ -272,6 +320,9 @@ class Search:
         """Weights or biases change, grids do not; undone if it does not help."""
         before = {name: value.detach().clone() for name, value in self.model.named_parameters()}
         count = change_(self.model, self.calibration)
+        if not count:
+            self.steps.append(SearchStep(name=name, what="no layer that it is for", error=None, kept=False))
+            return
         error = self._measure()
         kept = error < self.error
         if not kept:
