@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from quietformer.config.options.export import ExportOptions, RuntimeChoice
 from quietformer.deployment.card_fields import card_fields
+from quietformer.deployment.folder_digests import digests_of
 from quietformer.deployment.onnx_export import DETAILS, FLOATING, STALE
 from quietformer.deployment.pooled_graph import add_pooling
 from quietformer.deployment.push import check_hub_id, check_repository
@@ -76,6 +77,7 @@ def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: P
         (draft / INTEGER).unlink()  # nobody looks for it under this name
         details = _moved(details, IN_BROWSERS)
     details = details.model_copy(update={"targets": [target.shipped(shipment) for target in plan.targets]})
+    details = details.model_copy(update={"files": digests_of(draft)})
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
     return details
 
