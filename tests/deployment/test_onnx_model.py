@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 import quietformer as qf
@@ -101,6 +102,16 @@ def test_it_does_what_sentence_transformers_asks_of_a_module(fp32, tmp_path):
     fp32.save(str(tmp_path / "0_OnnxModel"))
     again = type(fp32).load(str(tmp_path), subfolder="0_OnnxModel", local_files_only=True)
     assert again.settings == fp32.settings
+
+
+def test_sentence_transformers_encodes_with_it_as_with_the_original(sentence_encoder, fp32):
+    original = SentenceTransformer(str(sentence_encoder), device="cpu")
+    ours = SentenceTransformer(modules=[fp32], device="cpu")
+    for options in ({}, {"prompt": PROMPT}):
+        np.testing.assert_allclose(ours.encode(OTHER, **options), original.encode(OTHER, **options), atol=1e-5)
+        np.testing.assert_allclose(fp32.encode(OTHER, **options), original.encode(OTHER, **options), atol=1e-5)
+    assert ours.get_embedding_dimension() == original.get_embedding_dimension()
+    assert ours.max_seq_length == original.max_seq_length
 
 
 def test_it_can_be_sent_to_another_process(fp32):
