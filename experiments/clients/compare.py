@@ -33,6 +33,13 @@ TEXTS = [
     "Überraschung: naïve café.",
     "Is this a question?",
 ]
+NOT_SHOWN = {
+    "sentence-transformers": ("compressed-tensors",),
+    "optimum": ("sentence-transformers",),
+    "OpenVINO": ("sentence-transformers", "optimum-intel", "transformers"),
+    "compressed-tensors": ("sentence-transformers",),
+}
+"""What else is in the environment of a client whose name begins so."""
 SMALL = {"search": False, "timed": False, "sequences": 16, "calibration": 2}
 ENCODERS, BOTH = ("minilm", "gte-small"), ("minilm", "gte-small", "classifier")
 CLIENTS: list[tuple[str, str, str, str, tuple[str, ...]]] = [
@@ -160,8 +167,15 @@ def table(result: dict[str, Any]) -> str:
     lines = [["client", "versions", *BOTH]]
     for row in result["rows"]:
         cells = [_cell(row["models"].get(model), row["reference"]) for model in BOTH]
-        lines.append([row["client"], row.get("versions", ""), *cells])
+        lines.append([row["client"], _versions(row), *cells])
     return markdown(lines)
+
+
+def _versions(row: dict[str, Any]) -> str:
+    """Of what the client itself is made of; or why it could not be installed."""
+    left_out = next((names for begin, names in NOT_SHOWN.items() if row["client"].startswith(begin)), ())
+    shown = [one for one in row.get("versions", "").split(", ") if one.split(" ")[0] not in left_out]
+    return ", ".join(shown) if "error" not in row else f"not installed: {row['error']}"
 
 
 def _cell(found: dict[str, Any] | None, reference: str) -> str:
