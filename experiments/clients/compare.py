@@ -33,6 +33,8 @@ TEXTS = [
     "Überraschung: naïve café.",
     "Is this a question?",
 ]
+PRECISIONS = ("static", "token")
+"""Of activations in compressed-tensors."""
 NOT_SHOWN = {
     "sentence-transformers": ("compressed-tensors",),
     "optimum": ("sentence-transformers",),
@@ -99,7 +101,8 @@ def exported(source: str | Path, place: Path, name: str, way: str) -> Path:
     out = place / "exported" / way / name
     own = [] if name == "classifier" else ["sentence-transformers"]
     if not out.is_dir() and way == "graph":
-        chosen = ["onnxruntime", "openvino", "optimum", "transformers.js", *own]
+        more = [] if name == "classifier" else ["fastembed"]
+        chosen = ["quietformer", "onnxruntime", "openvino", "optimum", "transformers.js", *own, *more]
         qf.export(source, out, targets=chosen, keep_fp32=True, **SMALL)
     elif not out.is_dir():
         options: dict[str, Any] = SMALL | {
@@ -149,13 +152,19 @@ def measured(place: Path, sources: dict[str, str | Path]) -> Iterator[dict[str, 
             yield row | {"error": str(error)}
             continue
         for model in (model for model in models if model in sources):
-            way = reference if reference in ("static", "token") else "graph"
+            way = reference if reference in PRECISIONS else "graph"
             folder = exported(sources[model], place, model, way)
             try:
                 found = outputs(loader, python, folder, place, own_code=environment == "ours")
                 if (reference, model) not in ours:
                     ours[reference, model] = wanted(reference, python, folder, Path(resolve(sources[model])), place)
                 row["models"][model] = compared(ours[reference, model], found)
+                if reference in PRECISIONS:  # other products are in fp32, so both stand beside the original
+                    original = outputs("original", python, Path(resolve(sources[model])), place)
+                    row["models"][model] |= {
+                        "to_fp32": compared(original, found)["cosine"],
+                        "ours_to_fp32": compared(original, ours[reference, model])["cosine"],
+                    }
             except (RuntimeError, OSError) as error:
                 row["models"][model] = {"error": str(error)}
             print(title, model, row["models"][model], flush=True)
@@ -183,9 +192,9 @@ def _cell(found: dict[str, Any] | None, reference: str) -> str:
         return ""
     if "error" in found:
         return "fails"
-    if reference in ("onnxruntime", "openvino", "torch"):
+    if reference not in PRECISIONS:
         return f"{found['difference']:.0e}" if found["difference"] else "equal"
-    return f"cosine {found['cosine']:.4f}"
+    return f"{found['to_fp32']:.4f} to fp32, ours {found['ours_to_fp32']:.4f}"
 
 
 def main() -> None:
