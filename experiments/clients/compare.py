@@ -22,6 +22,7 @@ import quietformer as qf
 from experiments.clients.environments import ENVIRONMENTS, PACKAGE, make, make_node, run, versions
 from experiments.documents import markdown
 from experiments.provenance import keep, keep_option_
+from quietformer.models.open_any import resolve
 
 HERE = Path(__file__).parent
 TEXTS = [
@@ -32,10 +33,20 @@ TEXTS = [
     "Überraschung: naïve café.",
     "Is this a question?",
 ]
+PRECISIONS = ("static", "token")
+"""Of activations in compressed-tensors."""
+NOT_SHOWN = {
+    "sentence-transformers": ("compressed-tensors",),
+    "optimum": ("sentence-transformers",),
+    "OpenVINO": ("sentence-transformers", "optimum-intel", "transformers"),
+    "compressed-tensors": ("sentence-transformers",),
+}
+"""What else is in the environment of a client whose name begins so."""
 SMALL = {"search": False, "timed": False, "sequences": 16, "calibration": 2}
 ENCODERS, BOTH = ("minilm", "gte-small"), ("minilm", "gte-small", "classifier")
 CLIENTS: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("sentence-transformers, our module", "ours", "ours-as-module", "onnxruntime", ENCODERS),
+    ("sentence-transformers, our module, fp32 graph", "ours", "ours-in-fp32", "torch", ENCODERS),
     ("sentence-transformers, ONNX", "st_onnx", "sentence-transformers-onnx", "onnxruntime", ENCODERS),
     ("sentence-transformers, OpenVINO", "st_openvino", "sentence-transformers-openvino", "openvino", ENCODERS),
     ("optimum ORTModel", "st_onnx", "optimum", "onnxruntime", BOTH),
@@ -46,14 +57,13 @@ CLIENTS: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("compressed-tensors, static", "ours", "compressed-tensors", "static", BOTH),
     ("compressed-tensors, per token", "ours", "compressed-tensors", "token", BOTH),
 ]
-"""What the table calls it, its environment, its loader, what it is compared with, and the models it loads."""
+"""What the table calls it, its environment, its loader, what it is compared with, and the models it loads: `torch` is the
+original model, `static` and `token` our own runtime on an export in compressed-tensors, the others our runtime on the same."""
 
 
 def classifier(folder: Path) -> Path:
     """MiniLM with a head that tells questions from statements, trained on the spot on a few dozen sentences."""
     from transformers import AutoTokenizer, BertForSequenceClassification
-
-    from quietformer.models.open_any import resolve
 
     torch.manual_seed(0)
     labels = {0: "statement", 1: "question"}
@@ -91,8 +101,9 @@ def exported(source: str | Path, place: Path, name: str, way: str) -> Path:
     out = place / "exported" / way / name
     own = [] if name == "classifier" else ["sentence-transformers"]
     if not out.is_dir() and way == "graph":
-        chosen = ["onnxruntime", "openvino", "optimum", "transformers.js", *own]
-        qf.export(source, out, targets=chosen, **SMALL)
+        more = [] if name == "classifier" else ["fastembed"]
+        chosen = ["quietformer", "onnxruntime", "openvino", "optimum", "transformers.js", *own, *more]
+        qf.export(source, out, targets=chosen, keep_fp32=True, **SMALL)
     elif not out.is_dir():
         options: dict[str, Any] = SMALL | {
             "granularity": "token" if way == "token" else "tensor",
@@ -111,6 +122,14 @@ def outputs(loader: str, python: str, folder: Path, place: Path, *, own_code: bo
     else:
         run("node", str(HERE / "load_in_client.mjs"), str(folder), str(texts), str(out), cwd=Path(python))
     return np.array(json.loads(out.read_text(encoding="utf-8")))
+
+
+def wanted(reference: str, python: str, folder: Path, source: Path, place: Path) -> np.ndarray[Any, Any]:
+    """What a client has to give: our own runtime on the same folder, or the original model in torch."""
+    if reference == "torch":
+        return outputs("original", python, source, place)
+    own = "ours-in-openvino" if reference == "openvino" else "ours"
+    return outputs(own, sys.executable, folder, place)
 
 
 def compared(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> dict[str, float]:
@@ -133,14 +152,19 @@ def measured(place: Path, sources: dict[str, str | Path]) -> Iterator[dict[str, 
             yield row | {"error": str(error)}
             continue
         for model in (model for model in models if model in sources):
-            way = reference if reference in ("static", "token") else "graph"
+            way = reference if reference in PRECISIONS else "graph"
             folder = exported(sources[model], place, model, way)
             try:
                 found = outputs(loader, python, folder, place, own_code=environment == "ours")
                 if (reference, model) not in ours:
-                    own = "ours-in-openvino" if reference == "openvino" else "ours"
-                    ours[reference, model] = outputs(own, sys.executable, folder, place)
+                    ours[reference, model] = wanted(reference, python, folder, Path(resolve(sources[model])), place)
                 row["models"][model] = compared(ours[reference, model], found)
+                if reference in PRECISIONS:  # other products are in fp32, so both stand beside the original
+                    original = outputs("original", python, Path(resolve(sources[model])), place)
+                    row["models"][model] |= {
+                        "to_fp32": compared(original, found)["cosine"],
+                        "ours_to_fp32": compared(original, ours[reference, model])["cosine"],
+                    }
             except (RuntimeError, OSError) as error:
                 row["models"][model] = {"error": str(error)}
             print(title, model, row["models"][model], flush=True)
@@ -152,8 +176,15 @@ def table(result: dict[str, Any]) -> str:
     lines = [["client", "versions", *BOTH]]
     for row in result["rows"]:
         cells = [_cell(row["models"].get(model), row["reference"]) for model in BOTH]
-        lines.append([row["client"], row.get("versions", ""), *cells])
+        lines.append([row["client"], _versions(row), *cells])
     return markdown(lines)
+
+
+def _versions(row: dict[str, Any]) -> str:
+    """Of what the client itself is made of; or why it could not be installed."""
+    left_out = next((names for begin, names in NOT_SHOWN.items() if row["client"].startswith(begin)), ())
+    shown = [one for one in row.get("versions", "").split(", ") if one.split(" ")[0] not in left_out]
+    return ", ".join(shown) if "error" not in row else f"not installed: {row['error']}"
 
 
 def _cell(found: dict[str, Any] | None, reference: str) -> str:
@@ -161,9 +192,9 @@ def _cell(found: dict[str, Any] | None, reference: str) -> str:
         return ""
     if "error" in found:
         return "fails"
-    if reference in ("onnxruntime", "openvino"):
+    if reference not in PRECISIONS:
         return f"{found['difference']:.0e}" if found["difference"] else "equal"
-    return f"cosine {found['cosine']:.4f}"
+    return f"{found['to_fp32']:.4f} to fp32, ours {found['ours_to_fp32']:.4f}"
 
 
 def main() -> None:

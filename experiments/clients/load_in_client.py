@@ -29,12 +29,25 @@ def ours_in_openvino(folder: str, texts: list[str]) -> Any:
     return ours(folder, texts, "openvino")
 
 
-def ours_as_module(folder: str, texts: list[str]) -> Any:
+def ours_as_module(folder: str, texts: list[str], file: str | None = None) -> Any:
     from sentence_transformers import SentenceTransformer
 
     import quietformer as qf
 
-    return SentenceTransformer(modules=[qf.OnnxModel(folder)], device="cpu").encode(texts)
+    return SentenceTransformer(modules=[qf.OnnxModel(folder, file=file)], device="cpu").encode(texts)
+
+
+def ours_in_fp32(folder: str, texts: list[str]) -> Any:
+    return ours_as_module(folder, texts, "onnx/model.onnx")
+
+
+def original(folder: str, texts: list[str]) -> Any:
+    """The model before it was exported, in torch."""
+    if is_classifier(folder):
+        return compressed_tensors(folder, texts)  # transformers, which loads what is not compressed too
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(folder, device="cpu", local_files_only=True).encode(texts)
 
 
 def sentence_transformers_onnx(folder: str, texts: list[str]) -> Any:
@@ -129,8 +142,8 @@ def compressed_tensors(folder: str, texts: list[str]) -> Any:
 LOADERS = {
     one.__name__.replace("_", "-"): one
     for one in (
-        ours, ours_in_openvino, ours_as_module, sentence_transformers_onnx, sentence_transformers_openvino, optimum,
-        optimum_openvino, fastembed, openvino, compressed_tensors,
+        ours, ours_in_openvino, ours_as_module, ours_in_fp32, original, sentence_transformers_onnx,
+        sentence_transformers_openvino, optimum, optimum_openvino, fastembed, openvino, compressed_tensors,
     )
 }  # fmt: skip
 

@@ -55,7 +55,10 @@ def write_encoder(folder: Path, pooling: str = "pooling_mode_cls_token", *, norm
     write_model(folder)
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] * normalize)]
     files: dict[str, Any] = {
-        "modules.json": [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in kinds],
+        "modules.json": [
+            {"idx": place, "name": str(place), "type": f"sentence_transformers.models.{kind}", "path": path}
+            for place, (path, kind) in enumerate(kinds)
+        ],
         "1_Pooling/config.json": {"word_embedding_dimension": 32, pooling: True},
         "sentence_bert_config.json": {"max_seq_length": LENGTH, "do_lower_case": False},
         "config_sentence_transformers.json": {

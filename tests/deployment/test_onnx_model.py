@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 import quietformer as qf
@@ -103,6 +104,16 @@ def test_it_does_what_sentence_transformers_asks_of_a_module(fp32, tmp_path):
     assert again.settings == fp32.settings
 
 
+def test_sentence_transformers_encodes_with_it_as_with_the_original(sentence_encoder, fp32):
+    original = SentenceTransformer(str(sentence_encoder), device="cpu")
+    ours = SentenceTransformer(modules=[fp32], device="cpu")
+    for options in ({}, {"prompt": PROMPT}):
+        np.testing.assert_allclose(ours.encode(OTHER, **options), original.encode(OTHER, **options), atol=1e-5)
+        np.testing.assert_allclose(fp32.encode(OTHER, **options), original.encode(OTHER, **options), atol=1e-5)
+    assert ours.get_embedding_dimension() == original.get_embedding_dimension()
+    assert ours.max_seq_length == original.max_seq_length
+
+
 def test_it_can_be_sent_to_another_process(fp32):
     again = pickle.loads(pickle.dumps(fp32))
     np.testing.assert_array_equal(again.encode(OTHER), fp32.encode(OTHER))
@@ -115,6 +126,40 @@ def test_folders_of_earlier_releases_run(folder, tmp_path):
         shutil.copy(folder / name, tmp_path / "earlier")
     mean = qf.OnnxModel(tmp_path / "earlier")(OTHER[0]).mean(0)
     np.testing.assert_allclose(qf.OnnxModel(tmp_path / "earlier").encode(OTHER[0]), mean, atol=1e-5)
+
+
+def test_a_copy_may_leave_out_what_its_runtime_does_not_need(folder, tmp_path):
+    wanted = qf.OnnxModel(folder).encode(OTHER)
+    shutil.copytree(
+        folder, tmp_path / "copy", ignore=shutil.ignore_patterns("openvino", "onnx", "report*", "README.md")
+    )
+    np.testing.assert_array_equal(qf.OnnxModel(tmp_path / "copy").encode(OTHER), wanted)
+    shutil.copytree(folder, tmp_path / "other", ignore=shutil.ignore_patterns("*.onnx"))
+    assert qf.OnnxModel(tmp_path / "other", runtime="openvino").exported.runtime == "openvino"
+
+
+def test_prompts_beside_the_graph_may_be_edited(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"prompts": {"search": "look for: "}}))
+    assert dict(qf.OnnxModel(tmp_path / "copy").settings.prompts) == {"search": "look for: "}
+
+
+def cut(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def flip(path):
+    """One bit, in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
+
+
+def unsealed(at):
+    """As of an earlier release, which kept no digests."""
+    told = json.loads((at / "export.json").read_text())
+    (at / "export.json").write_text(json.dumps({name: value for name, value in told.items() if name != "files"}))
 
 
 def damaged(folder, place, change):
@@ -130,14 +175,27 @@ def damaged(folder, place, change):
             lambda at: [path.unlink() for path in at.rglob("model*.onnx")], {},
             "is not complete: it has no model.onnx or onnx/model_quantized.onnx",
         ),
-        (lambda at: (at / "model.onnx").write_bytes(b"abc"), {}, "onnxruntime does not take"),
-        (lambda at: (at / "model.onnx").write_bytes((at / "model.onnx").read_bytes()[:9000]), {}, "onnxruntime does not take"),
+        (lambda at: cut(at / "model.onnx", 9000), {}, "model.onnx is damaged: it is not the file that was exported"),
+        (lambda at: flip(at / "model.onnx"), {}, "model.onnx is damaged"),
+        (lambda at: flip(at / "openvino" / "openvino_model.bin"), {"runtime": "openvino"}, "openvino_model.bin is damaged"),
+        (lambda at: flip(at / FP32), {"file": FP32}, "onnx/model.onnx is damaged"),
+        (lambda at: (unsealed(at), cut(at / "model.onnx", 9000)), {}, "onnxruntime does not take"),
+        (lambda at: (at / "model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), {}, "run `git lfs pull`"),
+        (lambda at: (at / "modules.json").unlink(), {}, "is not complete: it has no modules.json"),
+        (lambda at: (at / "config.json").unlink(), {}, "is not complete: it has no config.json"),
+        (lambda at: (at / "export.json").write_text('{"files": {"config.json": 1}}'), {}, "no usable list of files"),
+        (lambda at: (at / "export.json").write_text(json.dumps({"files": {"x" * 999: ""}})), {}, "is not complete"),
         (lambda at: (at / "export.json").write_text('{"format": 99}'), {}, "has format 99, this release reads up to"),
         (lambda at: (at / "export.json").write_text("{"), {}, "export.json cannot be read as JSON"),
         (lambda at: (at / "export.json").write_text('{"format": "new"}'), {}, "no usable format: 'new'"),
         (lambda at: (at / "config.json").write_text("[]"), {}, "config.json must be a JSON object"),
-        (lambda at: (at / "1_Pooling" / "config.json").unlink(), {}, "1_Pooling/config.json is not there"),
-        (lambda at: (at / "tokenizer.json").unlink(), {}, "has no tokenizer"),
+        (lambda at: (at / "1_Pooling" / "config.json").unlink(), {}, "it has no 1_Pooling/config.json"),
+        (lambda at: (at / "tokenizer.json").unlink(), {}, "it has no tokenizer.json; make it with"),
+        (
+            lambda at: (unsealed(at), (at / "tokenizer.json").unlink()), {},
+            "has no tokenizer; save one into the folder",
+        ),
+        (lambda at: cut(at / "tokenizer.json", 900), {}, "save one into the folder, or make it with `quietformer export"),
         (lambda at: shutil.rmtree(at / "openvino"), {"runtime": "openvino"}, "it has no openvino/openvino_model.xml"),
         (
             lambda at: (at / "openvino" / "openvino_model.bin").unlink(), {"runtime": "openvino"},

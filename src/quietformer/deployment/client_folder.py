@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from quietformer.config.options.export import ExportOptions, RuntimeChoice
 from quietformer.deployment.card_fields import card_fields
+from quietformer.deployment.folder_digests import digests_of
 from quietformer.deployment.onnx_export import DETAILS, FLOATING, STALE
 from quietformer.deployment.pooled_graph import add_pooling
 from quietformer.deployment.push import check_hub_id, check_repository
@@ -19,6 +20,7 @@ from quietformer.deployment.target import TargetSpec, chosen_targets, runtime_ch
 from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
 from quietformer.files import write_text
+from quietformer.models.open_any import HUB_IDS
 from quietformer.models.origin import origin_of
 from quietformer.results.export import CardFields, ExportDetails
 
@@ -51,7 +53,7 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
     if options.pooled and runtime == "openvino":
         raise QuietformerError("--pooled: it changes the ONNX graph, and only OpenVINO is written; add --runtime both")
     is_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
-    card = card_fields(found, options.base_model or (name if is_hub_id else ""))
+    card = card_fields(found, options.base_model or HUB_IDS.get(name) or (name if is_hub_id else ""))
     return ClientPlan(found, chosen, runtime, options.pooled, card)
 
 
@@ -63,6 +65,7 @@ def stale_files(out: Path) -> tuple[str, ...]:
 
 def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: PreTrainedModel) -> ExportDetails:
     """Write config.json and what every client needs, and say in the details how each loads the folder."""
+    details = details.model_copy(update={"pooled": plan.pooled})
     shipment = Shipment(plan.model, draft, details, calibrated)
     write_common(shipment)
     if plan.model.embeds_text:
@@ -76,6 +79,7 @@ def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: P
         (draft / INTEGER).unlink()  # nobody looks for it under this name
         details = _moved(details, IN_BROWSERS)
     details = details.model_copy(update={"targets": [target.shipped(shipment) for target in plan.targets]})
+    details = details.model_copy(update={"files": digests_of(draft)})
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
     return details
 

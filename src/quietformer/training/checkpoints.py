@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -10,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from quietformer.files import sync
+from quietformer.files import digest_of, sync
 
 FOLDER = "checkpoints"
 """Of a run folder: holds `checkpoint-STEP` for each step, whole ones only."""
@@ -77,11 +76,6 @@ def write_list(folder: Path) -> None:
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     digests = {name: digest_of(path) for name, path in files.items()}
     (folder / FILES).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
-
-
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checkpoint_before(run: Path, step: int | None) -> Path | None:

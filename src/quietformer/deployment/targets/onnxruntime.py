@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quietformer.deployment.sentence_files import pooling_note
 from quietformer.deployment.shipment import Shipment
 from quietformer.deployment.target import TargetSpec, targets
 from quietformer.deployment.usage_note import caution, onnxruntime_code
@@ -18,4 +19,4 @@ class OnnxRuntimeTarget(TargetSpec):
         return onnxruntime_code("FOLDER", shipment.graph, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
 
     def note(self, shipment: Shipment) -> str:
-        return caution(shipment.details)
+        return f"{pooling_note(shipment)}\n\n{caution(shipment.details)}".strip()

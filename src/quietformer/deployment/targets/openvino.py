@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE
+from quietformer.deployment.sentence_files import pooling_note
 from quietformer.deployment.shipment import Shipment
 from quietformer.deployment.target import TargetSpec, targets
 from quietformer.deployment.usage_note import PRECISION, openvino_code
@@ -21,4 +22,4 @@ class OpenVinoTarget(TargetSpec):
         return openvino_code("FOLDER", OPENVINO_FILE, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
 
     def note(self, shipment: Shipment) -> str:
-        return PRECISION
+        return f"{pooling_note(shipment)}\n\n{PRECISION}".strip()

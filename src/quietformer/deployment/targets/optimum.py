@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quietformer.data.batches_from_options import InputKind
 from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 
@@ -19,13 +20,31 @@ CLASSES = {
     "Model": "FeatureExtraction",
 }
 """How the name of a model's class ends, and what optimum calls the class that runs it; the first that fits."""
+PROCESSORS: dict[InputKind, str] = {
+    "text": "AutoTokenizer",
+    "images": "AutoImageProcessor",
+    "audio": "AutoFeatureExtractor",
+}
+GIVEN: dict[InputKind, str] = {
+    "text": '(["A sentence."], return_tensors="pt", padding=True, truncation=True)',
+    "images": '(pictures, return_tensors="pt")  # a list of pictures, of PIL or numpy',
+    "audio": '(samples, sampling_rate=16_000, return_tensors="pt")  # float32 of [-1, 1]',
+}
+"""How each kind of input is made."""
 
 
 def optimum_class(model: ModelToShip) -> str:
     """`SequenceClassification`; empty where optimum has no class for such a model."""
     found = next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
-    embeds_text = model.task == "embedding" and model.kind == "text"
-    return "" if found == "FeatureExtraction" and not embeds_text else found  # OpenAIGPTDoubleHeadsModel has heads
+    if found == "FeatureExtraction" and model.task != "embedding":
+        return ""  # GPT2DoubleHeadsModel has heads, whatever its name ends in
+    return found
+
+
+def openvino_runs(model: ModelToShip) -> bool:
+    """Whether optimum-intel has a class for it too: it takes texts alone for hidden states, and has none for choices."""
+    kind = optimum_class(model)
+    return kind != "MultipleChoice" and (kind != "FeatureExtraction" or model.kind == "text")
 
 
 @targets.register("optimum")
@@ -40,16 +59,26 @@ class OptimumTarget(TargetSpec):
         return "" if optimum_class(model) else f"optimum has no class that runs the ONNX file of a {model.class_name}"
 
     def code(self, shipment: Shipment) -> str:
-        kind = optimum_class(shipment.model)
-        lines = []
+        model, ways = shipment.model, []
         if shipment.has_onnx:
-            lines += [
-                f"from optimum.onnxruntime import ORTModelFor{kind}  # pip install optimum-onnx",
-                f'model = ORTModelFor{kind}.from_pretrained("FOLDER", file_name="{shipment.graph.rpartition("/")[2]}")',
-            ]
-        if shipment.has_openvino:
-            lines += [
-                f"from optimum.intel import OVModelFor{kind}  # pip install optimum-intel",
-                f'model = OVModelFor{kind}.from_pretrained("FOLDER", subfolder="openvino")',
-            ]
-        return "\n".join(lines)
+            named = f'file_name="{shipment.graph.rpartition("/")[2]}"'
+            ways.append(f"# pip install optimum-onnx\n{_loaded(model, 'onnxruntime', 'ORT', named)}")
+        if shipment.has_openvino and openvino_runs(model):
+            place = 'subfolder="openvino"'
+            ways.append(f"# pip install optimum-intel\n{_loaded(model, 'intel', 'OV', place)}")
+        return "\n\n".join(ways)
+
+
+def _loaded(model: ModelToShip, package: str, prefix: str, place: str) -> str:
+    """The class of one of the two libraries, and one pass of it."""
+    name, auto = f"{prefix}ModelFor{optimum_class(model)}", PROCESSORS[model.kind]
+    given = GIVEN[model.kind]
+    call = "model(**batch)"
+    if optimum_class(model) == "CausalLM":
+        given, call = '(["Once upon a time"], return_tensors="pt")', "model.generate(**batch, max_new_tokens=64)"
+    return (
+        f"from optimum.{package} import {name}\nfrom transformers import {auto}\n\n"
+        f'model = {name}.from_pretrained("FOLDER", {place})\n'
+        f'batch = {auto}.from_pretrained("FOLDER"){given}\n'
+        f"outputs = {call}"
+    )

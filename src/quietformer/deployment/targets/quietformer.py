@@ -16,8 +16,7 @@ class QuietformerTarget(TargetSpec):
     install = "quietformer[onnx]"
 
     def code(self, shipment: Shipment) -> str:
-        runtime = "" if shipment.has_onnx else ', runtime="openvino"'
-        begin = f'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER"{runtime})\n'
+        begin = 'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER")\n'
         if not embedding_refusal(shipment.model):
             return f'{begin}embeddings = model.encode(["A sentence."])'
         if shipment.generates:

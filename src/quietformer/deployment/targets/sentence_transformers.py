@@ -6,6 +6,7 @@ from quietformer.deployment.openvino_runtime import OPENVINO_FILE
 from quietformer.deployment.sentence_files import embedding_refusal
 from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
+from quietformer.deployment.usage_note import INTEGER
 
 
 @targets.register("sentence_transformers")
@@ -20,18 +21,23 @@ class SentenceTransformersTarget(TargetSpec):
         return embedding_refusal(model)
 
     def code(self, shipment: Shipment) -> str:
-        begin = "from sentence_transformers import SentenceTransformer\n\n"
-        lines = []
+        begin = "from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer"
+        end = '\nembeddings = model.encode(["A sentence."])'
+        ways = []
         if shipment.has_onnx:
-            named = "" if shipment.graph == "model.onnx" else f', model_kwargs={{"file_name": "{shipment.graph}"}}'
-            lines += [
-                "# pip install 'sentence-transformers[onnx]'; beside transformers 5: modules=[quietformer.OnnxModel(\"FOLDER\")]",
-                f'model = SentenceTransformer("FOLDER", backend="onnx"{named})',
-            ]
+            named = "" if shipment.graph == INTEGER else f', model_kwargs={{"file_name": "{shipment.graph}"}}'
+            ways.append(
+                "# pip install 'sentence-transformers[onnx]', which needs transformers 4\n"
+                f'{begin}("FOLDER", backend="onnx"{named}){end}'
+            )
         if shipment.has_openvino:
             named = f'model_kwargs={{"file_name": "{OPENVINO_FILE}"}}'
-            lines += [
-                "# pip install 'sentence-transformers[openvino]'",
-                f'model = SentenceTransformer("FOLDER", backend="openvino", {named})',
-            ]
-        return begin + "\n".join([*lines, 'embeddings = model.encode(["A sentence."])'])
+            ways.append(
+                "# With OpenVINO: pip install 'sentence-transformers[openvino]'\n"
+                f'{begin}("FOLDER", backend="openvino", {named}){end}'
+            )
+        ways.append(
+            "# Beside transformers 5: pip install sentence-transformers 'quietformer[onnx]'\n"
+            f'import quietformer as qf\n{begin}(modules=[qf.OnnxModel("FOLDER")]){end}'
+        )
+        return "\n\n".join(ways)
