@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, BertTokenizer, RobertaConfig
 
 from quietformer.analysis.outliers import TokenNames
 from quietformer.data.text_fit import check_fit, text_fit
-from quietformer.data.tokenizers import tokenizer_of
+from quietformer.data.tokenizers import tokenizer_of, train_tokenizer
 from quietformer.errors import QuietformerError, QuietformerWarning
 from tests.commands import fails
 
@@ -99,12 +99,12 @@ def test_a_list_of_words_alone_is_a_tokenizer_whatever_the_family(family, words,
 
 def test_a_tokenizer_that_writes_text_out_a_million_times_is_refused(tmp_path):
     """Its library would end the process when there is no more memory."""
-    _tokenizer(WORDS).save_pretrained(tmp_path)
+    train_tokenizer(["some words of prose"], vocabulary=300, characters=100).save_pretrained(tmp_path)
     path = tmp_path / "tokenizer.json"
     fields = json.loads(path.read_text())
     fields["normalizer"] = {"type": "Replace", "pattern": {"String": "e"}, "content": "x" * 10**5}
     path.write_text(json.dumps(fields))
-    with pytest.raises(QuietformerError, match="its tokenizer makes .* characters"):
+    with pytest.raises(QuietformerError, match="its tokenizer makes"):
         tokenizer_of(str(tmp_path))
 
 
