@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import pytest
 from transformers import BertConfig, BertModel, BertTokenizer, RobertaConfig
 
+from quietformer.analysis.outliers import TokenNames
 from quietformer.data.text_fit import check_fit, text_fit
-from quietformer.data.tokenizers import tokenizer_of
+from quietformer.data.tokenizers import tokenizer_of, train_tokenizer
 from quietformer.errors import QuietformerError, QuietformerWarning
 from tests.commands import fails
 
@@ -93,3 +95,20 @@ def test_a_list_of_words_alone_is_a_tokenizer_whatever_the_family(family, words,
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *words]) + "\n", encoding="utf-8")
     found = tokenizer_of(str(tmp_path))("small models", add_special_tokens=False)["input_ids"]
     assert [[*SPECIAL, *words][place] for place in found] == ["small", "model", "##s"]
+
+
+def test_a_tokenizer_that_writes_text_out_a_million_times_is_refused(tmp_path):
+    """Its library would end the process when there is no more memory."""
+    train_tokenizer(["some words of prose"], vocabulary=300, characters=100).save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    fields["normalizer"] = {"type": "Replace", "pattern": {"String": "e"}, "content": "x" * 10**5}
+    path.write_text(json.dumps(fields))
+    with pytest.raises(QuietformerError, match="its tokenizer makes"):
+        tokenizer_of(str(tmp_path))
+
+
+def test_a_token_without_a_text_is_called_by_its_number():
+    names = TokenNames({0: "[CLS]", 1: "word"}.get, frozenset({0}))
+    assert [names.text(token) for token in range(3)] == ["[CLS]", "word", "2"]
+    assert [names.is_delimiter(token) for token in range(3)] == [True, False, False]

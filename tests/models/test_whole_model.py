@@ -97,6 +97,21 @@ def test_weights_without_a_pooler_open_without_one_and_are_saved_so(tmp_path):
     assert torch.equal(_states(loaded, _given(model)), _states(opened, _given(model)))
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_config_that_asks_for_tuples_changes_nothing(tmp_path, gated):
+    """Outputs are read by name; of a tuple, the first would be taken for the last hidden state."""
+    model = build("bert")
+    if gated:
+        qf.apply_attention_(model, qf.AttentionSpec(gate=qf.LinearGate()))
+        qf.save(model, tmp_path)
+    else:
+        model.save_pretrained(tmp_path)
+    right = qf.open_model(tmp_path)(**_given(model)).logits
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"return_dict": False}))
+    assert torch.equal(qf.open_model(tmp_path)(**_given(model)).logits, right)
+
+
 def test_convert_makes_safetensors_of_pickled_weights(tmp_path, run):
     model = build("opt")
     model.config.architectures = ["OPTForCausalLM"]

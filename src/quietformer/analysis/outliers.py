@@ -84,9 +84,9 @@ class OutlierTally:
 class TokenNames:
     """Texts of tokens, safe to print: they come from other people's files and may hold control characters."""
 
-    def __init__(self, text: Callable[[int], str] | None, special: frozenset[int] = frozenset()) -> None:
+    def __init__(self, text: Callable[[int], str | None] | None, special: frozenset[int] = frozenset()) -> None:
         self.known = text is not None
-        self._text = text or str
+        self._given = text or str
         self.special = special
 
     @classmethod
@@ -98,6 +98,11 @@ class TokenNames:
 
     def text(self, token: int) -> str:
         return printable(self._text(token))
+
+    def _text(self, token: int) -> str:
+        """Its number, where the tokenizer has no text for it."""
+        found = self._given(token)
+        return str(token) if found is None else found
 
     def is_delimiter(self, token: int) -> bool:
         """[SEP], [CLS], '.', ',' and the like: special tokens and punctuation, which carry little of a text's meaning."""

@@ -86,8 +86,11 @@ def _listed(words: Path) -> list[str]:
         raise QuietformerError(f"{words} cannot be read as text: {in_one_line(error, 200)}; {REMEDY}") from None
 
 
-PROBE = "A word, 2 words; été \u6f22 \U0001f600"
+PROBE = "A word, 2 words; été \u6f22 \U0001f600 the quick brown fox jumps over the lazy dog"
 """Text that any tokenizer must have tokens for, if only unknown ones."""
+
+GROWTH = 64
+"""No tokenizer makes more characters or tokens than that of one; a text written out a million times fits into no memory."""
 
 
 def _check_tokenizer(tokenizer: Any, source: str) -> None:
@@ -98,12 +101,16 @@ def _check_tokenizer(tokenizer: Any, source: str) -> None:
             for special in (True, False)
             for row in tokenizer([PROBE, "word"], add_special_tokens=special, verbose=False)["input_ids"]
         ]
+        normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+        written = len(normalizer.normalize_str(PROBE)) if normalizer is not None else 0
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # panics of the tokenizers library are no Exception
         raise QuietformerError(f"{source} has no tokenizer that works ({in_one_line(error, 120)}); {REMEDY}") from None
     if not all(isinstance(token, int) and token >= 0 for row in rows for token in row):
         raise QuietformerError(f"{source}: its tokenizer gives no token ids; {REMEDY}")
+    if (most := max(written, *map(len, rows))) > GROWTH * len(PROBE):
+        raise QuietformerError(f"{source}: its tokenizer makes {most:,} of {len(PROBE)} characters; {REMEDY}")
     for name in ("pad_token_id", "mask_token_id"):
         if not isinstance(getattr(tokenizer, name, None), int | None):
             raise QuietformerError(f"{source}: its tokenizer has no usable {name}; {REMEDY}")

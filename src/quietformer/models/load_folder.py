@@ -64,6 +64,7 @@ def load(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> 
     if waiting := [site for site, quantizer in quantizers(model).items() if not quantizer.calibrated]:
         raise CheckpointError(f"{folder}: {waiting[0]} has no usable scale in the weights; quantize the model again")
     check_finite(model)
+    model.config.return_dict = True  # outputs are read by name
     return model
 
 

@@ -43,6 +43,7 @@ def whole_model(
         raise QuietformerError(
             f"{shown} lacks {len(missing)} tensors its config asks for, first {min(missing)!r}; they would be random numbers"
         )
+    model.config.return_dict = True  # outputs are read by name
     return model
 
 

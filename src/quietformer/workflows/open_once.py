@@ -53,6 +53,7 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress, *, 
     if isinstance(model, PreTrainedModel):
         opened, name = copy.deepcopy(model), str(model.config.name_or_path)
         check_finite(opened)
+        opened.config.return_dict = True  # outputs are read by name
     else:
         name = os.fspath(model)
         progress.step(f"loading {name}")
