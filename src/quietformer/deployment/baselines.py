@@ -21,7 +21,7 @@ from quietformer.architectures.forward import Batch, model_inputs
 from quietformer.config.quantization import QuantSpec
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment.latency import threads_of_torch
-from quietformer.deployment.onnx_export import LARGE
+from quietformer.deployment.traced_graphs import LARGE
 from quietformer.deployment.onnx_graph import floating_graph
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.onnxruntime_tools import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.architectures.forward import Batch
-from quietformer.deployment.onnx_export import LARGE
+from quietformer.deployment.traced_graphs import LARGE
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.runtimes import size_of
 from quietformer.deployment.silence import silent

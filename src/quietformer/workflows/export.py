@@ -51,7 +51,7 @@ def export(
     runtimes_asked(options.runtime)
     options.spec()  # a mistake in it is told before the model is loaded
     limits = options.limits()
-    opened = open_once(model, options, progress)
+    opened = open_once(model, options, progress, whole=True)
     check_exportable(opened.model)
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
     clients = plan_clients(opened.model, opened.name, options)

@@ -23,6 +23,8 @@ CLASSES = {
 
 def optimum_class(model: ModelToShip) -> str:
     """`SequenceClassification`; empty where optimum has no class for such a model."""
+    if model.writes:
+        return "SpeechSeq2Seq" if model.kind == "audio" else "Seq2SeqLM"
     found = next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
     if (
         found == "FeatureExtraction" and model.task != "embedding"
@@ -45,7 +47,12 @@ class OptimumTarget(TargetSpec):
     def code(self, shipment: Shipment) -> str:
         kind = optimum_class(shipment.model)
         lines = []
-        if shipment.has_onnx:
+        if shipment.has_two_graphs:
+            lines += [
+                f"from optimum.onnxruntime import ORTModelFor{kind}  # pip install optimum-onnx",
+                f'model = ORTModelFor{kind}.from_pretrained("FOLDER")',
+            ]
+        elif shipment.has_onnx:
             lines += [
                 f"from optimum.onnxruntime import ORTModelFor{kind}  # pip install optimum-onnx",
                 f'model = ORTModelFor{kind}.from_pretrained("FOLDER", file_name="{shipment.graph.rpartition("/")[2]}")',
