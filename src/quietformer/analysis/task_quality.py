@@ -60,7 +60,9 @@ def _further(model: nn.Module | Run, data: CalibrationData, reference: Reference
         sides = (data.known_items.queries, data.known_items.documents)
         queries, documents = (_embedded(model, side, reference.pooling) for side in sides)
         found["ndcg10"] = known_item_ndcg(queries, documents)
-    if reference.transcriber is not None:
+    if reference.transcriber is not None and reference.transcriber.first is not None:
+        found["wer"] = reference.transcriber.word_error_rate_of(model, data.evaluation)
+    elif reference.transcriber is not None:
         found["wer"] = reference.transcriber.word_error_rate(lambda batch: output_of(model, batch), data.evaluation)
     return found
 

@@ -52,6 +52,9 @@ def model_inputs(batch: Batch) -> Batch:
 
 def token_mask(batch: Batch, tokens: int) -> Tensor | None:
     """Which of a model's output tokens are of text or sound and not padding, as (B, tokens); None if all are, or none knows."""
+    written = batch.get("decoder_attention_mask")
+    if written is not None:
+        return written if written.dim() == 2 and written.shape[1] == tokens else None
     if AUDIBLE in batch:
         return torch.arange(tokens) < (batch[AUDIBLE][:, None] * tokens).ceil()
     mask = batch.get("attention_mask")

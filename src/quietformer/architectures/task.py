@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from quietformer.architectures.forward import has_decoder
 from quietformer.architectures.layout import output_embeddings
 from quietformer.config.tasks import MeasuredTask
 
@@ -37,7 +38,8 @@ def task_of(model: nn.Module) -> MeasuredTask:
 
 
 def _output_words(model: nn.Module) -> bool:
-    """Whether the model takes tokens and outputs scores of tokens."""
-    if not isinstance(model, PreTrainedModel) or model.main_input_name != "input_ids":
+    """Whether the model takes tokens, or as an encoder-decoder sound, and outputs scores of tokens."""
+    if not isinstance(model, PreTrainedModel):
         return False
-    return output_embeddings(model) is not None
+    listens = model.main_input_name == "input_features" and has_decoder(model)
+    return (listens or model.main_input_name == "input_ids") and output_embeddings(model) is not None

@@ -10,6 +10,8 @@ STATES, ENCODER_MASK, USE_CACHE = "encoder_hidden_states", "encoder_attention_ma
 BATCH, NEW, PAST, TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
 ENCODED = "encoder_sequence_length"
 """Names of free dimensions."""
+ENCODER_PART = ".encoder."
+"""In the names of keys and values of what an encoder gave."""
 
 
 def past_names(parts: Iterable[str]) -> list[str]:

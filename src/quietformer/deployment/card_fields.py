@@ -41,6 +41,8 @@ def card_fields(model: ModelToShip, base_model: str) -> CardFields:
 def _pipeline(model: ModelToShip) -> str | None:
     if model.embeds_text:
         return "sentence-similarity"
+    if model.writes:
+        return "automatic-speech-recognition" if model.kind == "audio" else "text2text-generation"
     found = next((task for ending, task in PIPELINES.items() if model.class_name.endswith(ending)), None)
     return "image-feature-extraction" if found is None and model.kind == "images" else found
 

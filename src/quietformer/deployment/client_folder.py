@@ -13,9 +13,9 @@ from quietformer.deployment.folder_digests import digests_of
 from quietformer.deployment.onnx_export import DETAILS, FLOATING, STALE
 from quietformer.deployment.pooled_graph import add_pooling
 from quietformer.deployment.push import check_hub_id, check_repository
-from quietformer.deployment.runtimes import runtimes_asked
+from quietformer.deployment.runtimes import runtimes_for
 from quietformer.deployment.sentence_files import SENTENCE_FILES, embedding_refusal, write_sentence_files
-from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment, model_to_ship, write_common
+from quietformer.deployment.shipment import ModelToShip, Shipment, model_to_ship, write_common
 from quietformer.deployment.target import TargetSpec, chosen_targets, runtime_choice
 from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
@@ -47,7 +47,7 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
     if options.search and "compressed-tensors" in options.targets:
         raise QuietformerError("--for compressed-tensors: it cannot say what the search changes; pass --no-search")
     runtime = runtime_choice(chosen, options.runtime, named=bool(options.targets))
-    runtimes_asked(runtime)
+    runtimes_for(model, runtime)
     if options.pooled and (why := embedding_refusal(found)):
         raise QuietformerError(f"--pooled: {why}")
     if options.pooled and runtime == "openvino":
@@ -76,8 +76,9 @@ def lay_out(plan: ClientPlan, draft: Path, details: ExportDetails, calibrated: P
     for target in plan.targets:
         target.write(shipment)
     if {target.name for target in plan.targets if "onnxruntime" in target.runtimes} == {"transformers.js"}:
-        (draft / INTEGER).unlink()  # nobody looks for it under this name
-        details = _moved(details, IN_BROWSERS)
+        for stem in shipment.stems:
+            (draft / f"{stem}.onnx").unlink()  # nobody looks for it under this name
+        details = _moved(details, shipment.graph)
     details = details.model_copy(update={"targets": [target.shipped(shipment) for target in plan.targets]})
     details = details.model_copy(update={"files": digests_of(draft)})
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")

@@ -10,9 +10,9 @@ from typing import Any
 from quietformer.config.spec_base import JsonObject
 from quietformer.data.tokenizers import REMEDY, tokenizer_of
 from quietformer.deployment.folder_digests import check_whole
-from quietformer.deployment.onnx_runtime import OnnxModel as OnnxSession
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE, OpenVinoModel, import_openvino
 from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.seq2seq_model import open_graph
 from quietformer.deployment.shipment import GENERATION, GRAPHS, LONGEST
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.files import read_json
@@ -45,7 +45,7 @@ class ExportedFolder:
             import_openvino()
             return OpenVinoModel(self.graph, threads=threads)
         try:
-            return OnnxSession(self.graph, threads=threads)
+            return open_graph(self.graph, threads=threads)
         except ModuleNotFoundError:
             raise QuietformerError("OnnxModel needs onnxruntime; pip install quietformer[onnx]") from None
 

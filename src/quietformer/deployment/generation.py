@@ -10,24 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quietformer.config.options.generate import GenerationOptions
+from quietformer.data.first_tokens import FirstTokens
 from quietformer.deployment.cache_names import MASK, POSITIONS
 from quietformer.deployment.last_logits import COUNT
 from quietformer.deployment.runtime_model import Array, Feeds, RuntimeModel, positions_of
 
 Choice = Callable[[Array], Array]
 """From logits (B, V) to tokens (B)."""
-
-
-@dataclass(frozen=True)
-class FirstTokens:
-    """What a decoder begins with, and which tokens it may not write."""
-
-    prompt: tuple[int, ...]
-    ends: frozenset[int]
-    never: tuple[int, ...] = ()
-    never_first: tuple[int, ...] = ()
-    room: int | None = None
-    """Positions after the prompt."""
 
 
 @dataclass

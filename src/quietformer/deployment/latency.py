@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import Batch
 from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.seq2seq_model import DECODED
 from quietformer.deployment.turns import take_turns
 from quietformer.quant.calibration import full_precision
 from quietformer.results.export import LatencyRow, ModelKind, RuntimeName, TimedRun
@@ -70,6 +71,8 @@ def _in_fp32(model: PreTrainedModel, batch: Batch) -> None:
 
 
 def _shapes(batch: Batch) -> list[tuple[int, int | None]]:
+    if DECODED in batch:
+        return [(1, None)]
     if "input_ids" not in batch:
         return [(1, None), (8, None)]
     longest = batch["input_ids"].shape[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,16 +13,15 @@ from transformers import PreTrainedModel
 from quietformer.analysis.output_quality import row_cosines
 from quietformer.architectures.forward import Batch, model_inputs, token_mask, token_rows
 from quietformer.deployment.cache_names import MASK, POSITIONS
-from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.seq2seq_model import Seq2SeqModel
 from quietformer.models.pooling import Pooling, pooling_of
 from quietformer.quant.calibration import full_precision
 from quietformer.results.export import Agreement
 
 
-def same_everywhere(one: Path, other: Path, batches: list[Batch]) -> bool:
+def same_everywhere(signed: RuntimeModel, unsigned: RuntimeModel, batches: list[Batch]) -> bool:
     """Processors without VNNI add pairs of products in 16 bits, which signed weights can make overflow in silence."""
-    signed, unsigned = OnnxModel(one), OnnxModel(other)
     return all(torch.equal(signed(batch)[signed.output], unsigned(batch)[unsigned.output]) for batch in batches)
 
 
@@ -34,9 +32,9 @@ def _torch(model: PreTrainedModel, batch: Batch, output: str) -> Tensor:
     return result.float().cpu()
 
 
-def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:
+def fp32_difference(model: PreTrainedModel, runtime: RuntimeModel, batches: list[Batch], output: str) -> float:
     """Largest difference of fp32 ONNX from torch, relative to the largest value."""
-    runtime, worst = OnnxModel(path), 0.0
+    worst = 0.0
     with full_precision(model):
         for batch in batches[:4]:
             ours = token_rows(batch, _torch(model, batch, output))
@@ -49,6 +47,8 @@ def fp32_difference(model: PreTrainedModel, path: Path, batches: list[Batch], ou
 
 def read_in_two_steps(runtime: RuntimeModel, batch: Batch) -> Tensor:
     """The output where the second half of every text is read with the keys and values of the first."""
+    if isinstance(runtime, Seq2SeqModel):
+        return torch.from_numpy(runtime.read_in_two_steps(batch))
     feeds = runtime.feeds(batch)
     length = feeds["input_ids"].shape[1]
     steps, found = runtime.steps(), []

@@ -9,21 +9,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch, check_batch, check_batches, model_inputs
+from quietformer.analysis.writing import DECODED, read_by_decoder
+from quietformer.architectures.forward import Batch, check_batch, check_batches, has_decoder, model_inputs
 from quietformer.config.options.export import OnnxOptions, WeightType
 from quietformer.config.recorded_changes import changes_of
-from quietformer.deployment.cached_program import cache_shape, cached_program
 from quietformer.deployment.folder_digests import digests_of
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
-from quietformer.deployment.onnx_graph import floating_graph, integer_graph
 from quietformer.deployment.processor import instruction_set, processor_name
-from quietformer.deployment.runtimes import checked, runtimes_asked, size_of, timed_models, write_for_openvino
-from quietformer.deployment.torch_program import check_exportable, marked_program, output_name
+from quietformer.deployment.runtimes import checked, runtimes_for, size_of, timed_models, write_for_openvino
+from quietformer.deployment.seq2seq_model import graph_path, open_graph
+from quietformer.deployment.torch_program import check_exportable, output_name
+from quietformer.deployment.traced_graphs import traced_graphs
 from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES, usage_note
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.files import whole_folder, write_text
@@ -35,12 +35,13 @@ from quietformer.results import numbers
 from quietformer.results.export import ExportDetails, FileSizes, LatencyRow, RuntimeDetails, RuntimeName
 
 FLOATING, DETAILS = "model_fp32.onnx", "export.json"
-
-LARGE = 1_800_000_000
-"""Bytes past which a graph and its weights do not fit one protobuf, and weights go into a file beside it."""
+FP32 = "_fp32"
+"""What the names of fp32 graphs end in."""
 
 STALE = (
     "model*.onnx*",
+    "encoder_model*.onnx*",
+    "decoder_model*.onnx*",
     "openvino",
     "figures.json",
     "report.json",
@@ -66,34 +67,36 @@ def export_onnx(
     The model is quantized and calibrated; `processor`, its tokenizer or image processor, is saved beside it.
     """
     options = options or OnnxOptions()
-    asked = runtimes_asked(options.runtime)
     check_exportable(model)
+    asked = runtimes_for(model, options.runtime)
     model = _in_fp32(model)
     placed = quantizers(model)
-    batches = _inputs(batches)
+    batches = _inputs(model, batches)
     weight_type = _weight_type(model, options)
     example = _example(model_inputs(batches[0]))
     output = output_name(model, example)
     progress.step("tracing the graph")
-    marked, inputs = _traced(model, example, output)
+    traced = traced_graphs(model, example, output)
     with _in_one_line(model), whole_folder(Path(folder), stale=STALE) as draft:
         progress.step("writing fp32 ONNX")
-        _save(floating_graph(marked), draft / FLOATING)
+        traced.save_fp32(draft, FP32)
         for kind in _weight_types(weight_type, asked):
             progress.step(f"writing INT8 ONNX ({kind} weights)")
-            _save(integer_graph(marked, placed, signed_weights=kind == "int8"), draft / f"model_{kind}.onnx")
+            traced.save_int8(draft, f"_{kind}", placed, signed_weights=kind == "int8")
         equal: bool | None = None
         if weight_type == "auto":
             progress.step("comparing signed with unsigned weights")
-            equal = same_everywhere(draft / "model_int8.onnx", draft / "model_uint8.onnx", batches)
+            signed, unsigned = (open_graph(graph_path(draft, f"_{kind}")) for kind in ("int8", "uint8"))
+            equal = same_everywhere(signed, unsigned, batches)
         chosen = weight_type if equal is None else "int8" if equal else "uint8"
         refused = None
         if "openvino" in asked:
             progress.step("writing OpenVINO IR")
-            refused = write_for_openvino(draft / "model_int8.onnx", draft, asked)
-        _keep(draft, f"model_{chosen}.onnx")
+            refused = write_for_openvino(graph_path(draft, "_int8"), draft, asked)
+        traced.keep(draft, f"_{chosen}")
         progress.step("checking against torch and the simulation")
-        difference = _checked_difference(model, draft / FLOATING, batches, output)
+        fp32 = graph_path(draft, FP32)
+        difference = _checked_difference(model, fp32, batches, output)
         written = checked(model, draft, asked[:1] if refused else asked, batches, output)
         if refused:
             written.append(RuntimeDetails(runtime="openvino", error=refused))
@@ -107,11 +110,11 @@ def export_onnx(
             fp32_difference=difference,
             runtimes=written,
             signed_equal=equal,
-            bytes=FileSizes(fp32=size_of(draft / FLOATING), int8=written[0].bytes or 0),
-            inputs=inputs,
+            bytes=FileSizes(fp32=size_of(fp32), int8=written[0].bytes or 0),
+            inputs=traced.inputs,
             **_timed(model, draft, model_inputs(batches[0]), written, options, progress),
         )
-        _finish(draft, model, processor, details, keep_fp32=options.keep_fp32, inputs=inputs)
+        _finish(draft, model, processor, details, keep_fp32=options.keep_fp32)
     return details
 
 
@@ -130,20 +133,13 @@ def _in_one_line(model: PreTrainedModel) -> Iterator[None]:
 
 def _checked_difference(model: PreTrainedModel, path: Path, batches: list[Batch], output: str) -> float:
     """How far fp32 ONNX is from torch; an error if it is more than rounding."""
-    difference = fp32_difference(model, path, batches, output)
+    difference = fp32_difference(model, open_graph(path), batches, output)
     if not difference <= SAME:
         raise QuietformerError(
             f"the exported graph differs from {type(model).__name__} by {numbers.percent(difference, 0)} of its largest "
             "output in fp32, so it was not written; the exporter has mistranslated something"
         )
     return difference
-
-
-def _traced(model: PreTrainedModel, example: Batch, output: str) -> tuple[ir.Model, list[str]]:
-    """The graph with marks, and its inputs; with past keys and values, if the model writes token by token."""
-    kept = cache_shape(model, example)
-    graph = cached_program(model, example, kept, output) if kept else marked_program(model, example, output)
-    return graph, [str(value.name) for value in graph.graph.inputs if not value.is_initializer()]
 
 
 def _weight_types(weight_type: WeightType, asked: Sequence[RuntimeName]) -> list[str]:
@@ -173,12 +169,14 @@ def _in_fp32(model: PreTrainedModel) -> PreTrainedModel:
     return whole
 
 
-def _inputs(batches: list[Batch]) -> list[Batch]:
+def _inputs(model: PreTrainedModel, batches: list[Batch]) -> list[Batch]:
     check_batches(batches)
     found = [_as_inputs(batch) for batch in batches]
     if not found:
         raise QuietformerError("there are no batches to check the export on; give some text or images")
-    return found
+    if not has_decoder(model):
+        return found
+    return [batch if DECODED in batch else read_by_decoder(model, batch) for batch in found]
 
 
 def _as_inputs(batch: Batch) -> Batch:
@@ -203,17 +201,15 @@ def _timed(
     rows: list[LatencyRow] = []
     if options.timed:
         progress.step("measuring latency")
-        rows = latency_rows(model, timed_models(draft, draft / FLOATING, written, threads), batch, threads)
+        rows = latency_rows(model, timed_models(draft, graph_path(draft, FP32), written, threads), batch, threads)
     machine = {"processor": processor_name(), "instruction_set": instruction_set()}
     return {"latency": rows, "threads": threads, **machine}
 
 
-def _finish(
-    draft: Path, model: PreTrainedModel, processor: Any, details: ExportDetails, *, keep_fp32: bool, inputs: list[str]
-) -> None:
+def _finish(draft: Path, model: PreTrainedModel, processor: Any, details: ExportDetails, *, keep_fp32: bool) -> None:
     """What lies beside the graph: the tokenizer, the metrics and a note on how to run it."""
     if not keep_fp32:
-        for path in draft.glob(f"{FLOATING}*"):
+        for path in draft.glob(f"*model*{FP32}.onnx*"):
             path.unlink()
     if not any(one.runtime == "onnxruntime" for one in details.runtimes):
         for path in draft.glob(f"{INTEGER}*"):
@@ -222,28 +218,9 @@ def _finish(
     details = details.model_copy(update={"files": digests_of(draft)})
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
     has_tokenizer = any((draft / name).exists() for name in TOKENIZER_FILES)
-    write_text(draft / "README.md", usage_note(details, inputs, has_tokenizer=has_tokenizer))
+    write_text(draft / "README.md", usage_note(details, details.inputs, has_tokenizer=has_tokenizer))
 
 
 def _example(batch: Batch) -> Batch:
     """Two sequences, so that the exporter does not take a size of one for a constant."""
     return {name: tensor[:2] if len(tensor) > 1 else torch.cat([tensor, tensor]) for name, tensor in batch.items()}
-
-
-def _save(model: ir.Model, path: Path) -> None:
-    large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > LARGE
-    ir.save(model, path, external_data=f"{path.name}.data" if large else None)
-
-
-def _keep(draft: Path, name: str) -> None:
-    """One of the integer graphs under the name users look for."""
-    for path in list(draft.glob("model_*int8.onnx*")):
-        if not path.name.startswith(name):
-            path.unlink()
-    if (data := draft / f"{name}.data").exists():
-        graph = ir.load(draft / name)
-        ir.save(graph, draft / INTEGER, external_data=f"{INTEGER}.data")
-        (draft / name).unlink()
-        data.unlink()
-    else:
-        os.rename(draft / name, draft / INTEGER)

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from quietformer.config.options.generate import GenerationFields, GenerationOptions
 from quietformer.deployment.exported_folder import ExportedFolder, read_exported
 from quietformer.deployment.runtime_model import RuntimeModel
+from quietformer.deployment.seq2seq_generation import written_texts
+from quietformer.deployment.seq2seq_model import Seq2SeqModel
 from quietformer.deployment.text_generation import continued_texts
 from quietformer.errors import QuietformerError
 from quietformer.models.sentence_folder import SentenceSettings, sentence_embedding
@@ -109,15 +111,24 @@ class OnnxModel(nn.Module):
             return rows[0]
         return torch.stack(rows) if rows and rows[0].dim() == 1 else rows
 
-    def generate(self, prompts: Texts, /, **options: Unpack[GenerationFields]) -> Any:
-        """What the model writes after a text, or after each of several: up to `max_new_tokens`, greedy or with `do_sample`.
+    def generate(self, given: Any, /, **options: Unpack[GenerationFields]) -> Any:
+        """What the model writes after a text, or of a text or recording; one or several: greedy, or with `do_sample`.
 
-        `temperature`, `top_p` and `seed` belong to `do_sample`; `batch_size` texts are continued at once.
+        A recording is the path of a .wav file, or its samples. Up to `max_new_tokens` are written of each; `temperature`, `top_p`
+        and `seed` belong to `do_sample`; `batch_size` are worked on at once.
         """
         chosen = GenerationOptions(**options)
-        given = _checked([prompts] if isinstance(prompts, str) else prompts)
-        found = continued_texts(self.exported, self.session, given, chosen) if given else []
-        return found[0] if isinstance(prompts, str) else found
+        single = isinstance(given, str | os.PathLike | np.ndarray | Tensor)
+        if not single and not isinstance(given, Sequence):
+            raise QuietformerError(f"give a text or a recording, or a list of them, got {type(given).__name__}")
+        several = [given] if single else list(given)
+        if not several:
+            return []
+        if isinstance(self.session, Seq2SeqModel):
+            found = written_texts(self.exported, self.session, several, chosen)
+        else:
+            found = continued_texts(self.exported, self.session, _checked(several), chosen)
+        return found[0] if single else found
 
     def forward(self, features: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         """The features with the output of the graph, and for encoders `token_embeddings` and `sentence_embedding`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quietformer.deployment.cache_names import PAST_PREFIX, PRESENT_PREFIX, USE_CACHE, is_past
+from quietformer.deployment.cache_names import ENCODER_PART, PAST_PREFIX, PRESENT_PREFIX, USE_CACHE, is_past
 from quietformer.deployment.runtime_model import Array, Feeds, RuntimeModel, Steps
 from quietformer.errors import QuietformerError, in_one_line
 
@@ -64,6 +64,9 @@ class _OnnxSteps(Steps):
             feeds = feeds | {USE_CACHE: np.array([self.begun])}
         given = {name: OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()} | self.past
         output, *presents = self.model.session.run_with_ort_values([self.model.output, *self.presents], given)
-        self.past, self.begun = dict(zip(self.names, presents, strict=True)), True
+        found_now = dict(zip(self.names, presents, strict=True))
+        # Of the encoder's output a further step gives nothing: its keys and values stay.
+        self.past |= {name: one for name, one in found_now.items() if not (self.begun and ENCODER_PART in name)}
+        self.begun = True
         found: Array = output.numpy()
         return found

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch
+from quietformer.architectures.forward import Batch, has_decoder
 from quietformer.config.options.export import RuntimeChoice
 from quietformer.deployment.latency import Timed
 from quietformer.deployment.onnx_checks import agreement_with_simulation
-from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.openvino_runtime import (
     OPENVINO_FILE,
     OpenVinoModel,
@@ -20,7 +19,7 @@ from quietformer.deployment.openvino_runtime import (
     write_openvino,
 )
 from quietformer.deployment.runtime_model import RuntimeModel
-from quietformer.deployment.usage_note import INTEGER
+from quietformer.deployment.seq2seq_model import decoder_path, graph_path, open_graph
 from quietformer.errors import QuietformerError
 from quietformer.results.export import RuntimeDetails, RuntimeName
 
@@ -37,13 +36,24 @@ def runtimes_asked(choice: RuntimeChoice | None) -> tuple[RuntimeName, ...]:
     return BOTH if choice == "both" else (choice,)
 
 
+def runtimes_for(model: PreTrainedModel, choice: RuntimeChoice | None) -> tuple[RuntimeName, ...]:
+    """The same for a model: encoder-decoders are written for ONNX Runtime only."""
+    if not has_decoder(model):
+        return runtimes_asked(choice)
+    if choice not in (None, "onnxruntime"):
+        raise QuietformerError(
+            f"{type(model).__name__} is an encoder-decoder, which is written for onnxruntime only; leave out --runtime {choice}"
+        )
+    return ("onnxruntime",)
+
+
 def runtime_model(
     runtime: RuntimeName, folder: Path, *, threads: int | None = None, precision: str | None = None
 ) -> RuntimeModel:
     """The INT8 model of a folder in one of its runtimes; without a precision, as the runtime sets itself up."""
     if runtime == "openvino":
         return OpenVinoModel(folder / OPENVINO_FILE, threads=threads, precision=precision)
-    return OnnxModel(folder / INTEGER, threads=threads)
+    return open_graph(graph_path(folder), threads=threads)
 
 
 def write_for_openvino(graph: Path, draft: Path, asked: Sequence[RuntimeName]) -> str | None:
@@ -71,8 +81,8 @@ def checked(
     return [
         RuntimeDetails(
             runtime=runtime,
-            file=_file(runtime),
-            bytes=size_of(draft / _file(runtime)),
+            file=_file(runtime, draft),
+            bytes=size_of(draft / _file(runtime, draft)),
             precision=one.precision,
             agreement=by_default[runtime],
             agreement_in_f32=told.get(runtime),
@@ -83,7 +93,7 @@ def checked(
 
 def timed_models(draft: Path, fp32: Path, written: Sequence[RuntimeDetails], threads: int) -> list[Timed]:
     """ONNX Runtime in fp32, and INT8 in every runtime: as it sets itself up, and in f32 where that differs."""
-    found = [Timed("onnxruntime", "fp32", OnnxModel(fp32, threads=threads))]
+    found = [Timed("onnxruntime", "fp32", open_graph(fp32, threads=threads))]
     for one in written:
         if one.error is None:
             ways = [None] if one.precision == F32 else [None, F32]
@@ -95,10 +105,12 @@ def timed_models(draft: Path, fp32: Path, written: Sequence[RuntimeDetails], thr
 
 
 def size_of(path: Path) -> int:
-    """With the files beside it that hold its weights."""
+    """With the files beside it that hold its weights, and the decoder that goes with an encoder."""
+    decoder = decoder_path(path)
     beside = [path.with_suffix(".bin")] if path.suffix == ".xml" else path.parent.glob(f"{path.name}.*")
-    return sum(file.stat().st_size for file in (path, *beside))
+    own: int = sum(file.stat().st_size for file in (path, *beside))
+    return own if decoder is None else own + size_of(decoder)
 
 
-def _file(runtime: RuntimeName) -> str:
-    return OPENVINO_FILE if runtime == "openvino" else INTEGER
+def _file(runtime: RuntimeName, draft: Path) -> str:
+    return OPENVINO_FILE if runtime == "openvino" else graph_path(draft).name

@@ -10,11 +10,13 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from quietformer.architectures.forward import has_decoder
 from quietformer.architectures.task import task_of
 from quietformer.config.spec_base import JsonObject
 from quietformer.config.tasks import MeasuredTask
 from quietformer.data.batches_from_options import KINDS, InputKind, positions_of
 from quietformer.deployment.cache_names import is_past
+from quietformer.deployment.seq2seq_model import DECODED, DECODER, ENCODER
 from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES
 from quietformer.files import read_json, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
@@ -47,6 +49,8 @@ class ModelToShip:
     max_length: int | None
     """The longest text that it takes, in tokens."""
     hidden_size: int
+    writes: bool = False
+    """Whether it is an encoder-decoder, whose decoder writes of what the encoder reads or hears."""
 
     @property
     def embeds_text(self) -> bool:
@@ -75,8 +79,13 @@ class Shipment:
 
     @property
     def generates(self) -> bool:
-        """Whether the graph continues texts token by token."""
-        return any(map(is_past, self.inputs))
+        """Whether texts are written token by token."""
+        return self.has_two_graphs or any(map(is_past, self.inputs))
+
+    @property
+    def has_two_graphs(self) -> bool:
+        """Whether there is an encoder and a decoder."""
+        return DECODED in self.inputs
 
     @property
     def has_onnx(self) -> bool:
@@ -94,6 +103,11 @@ class Shipment:
         return any(one.runtime == runtime and one.error is None for one in self.details.runtimes)
 
     @property
+    def stems(self) -> tuple[str, ...]:
+        """Names of the graphs, without what says of which kind they are."""
+        return (ENCODER, DECODER) if self.has_two_graphs else (INTEGER.removesuffix(".onnx"),)
+
+    @property
     def graph(self) -> str:
         """Where the INT8 graph lies, relative to the folder."""
         return next((name for name in GRAPHS if (self.folder / name).is_file()), INTEGER)
@@ -106,9 +120,10 @@ class Shipment:
 
 IN_BROWSERS = "onnx/model_quantized.onnx"
 """The name that transformers.js looks for."""
-GRAPHS = (INTEGER, IN_BROWSERS)
+TWO_IN_BROWSERS = "onnx/encoder_model_quantized.onnx"
+GRAPHS = (INTEGER, IN_BROWSERS, f"{ENCODER}.onnx", TWO_IN_BROWSERS)
 """Where the INT8 graph may lie, first to last."""
-FP32_GRAPHS = ("model_fp32.onnx", "onnx/model.onnx")
+FP32_GRAPHS = ("model_fp32.onnx", "onnx/model.onnx", f"{ENCODER}_fp32.onnx", f"onnx/{ENCODER}.onnx")
 """Where the fp32 graph may lie, if it is kept."""
 
 
@@ -129,6 +144,7 @@ def model_to_ship(model: PreTrainedModel, origin: Path | None) -> ModelToShip:
         else None,
         max_length=length if kind == "text" else None,
         hidden_size=getattr(model.config, "hidden_size", None) or 0,
+        writes=has_decoder(model),
     )
 
 
@@ -142,7 +158,8 @@ def _longest(model: PreTrainedModel, origin: Path | None) -> int | None:
 
 def plain_config(model: PreTrainedModel) -> JsonObject:
     """config.json as any client understands it: nothing of ours, and the class that it describes."""
-    fields: JsonObject = json.loads(model.config.to_json_string(use_diff=True))
+    # Clients look up sizes of encoders and decoders that transformers leaves out where they are its defaults.
+    fields: JsonObject = json.loads(model.config.to_json_string(use_diff=not has_decoder(model)))
     for name in ("quantization_config", "attn_implementation", "_name_or_path"):
         fields.pop(name, None)
     if fields.get("label2id") is None and isinstance(named := fields.get("id2label"), dict):

@@ -48,11 +48,14 @@ class _OneOutput(WrappedModel):
 
 
 def check_exportable(model: PreTrainedModel) -> None:
-    """Refuse what is not a transformers model, and one that writes token by token: one graph cannot hold its loop."""
+    """Refuse what is not a transformers model, and encoder-decoders that do not write texts of texts or of sound."""
     check_model(model)
-    if has_decoder(model):
+    if not has_decoder(model):
+        return
+    why = "it has no head that writes tokens" if not model.can_generate() else f"it takes {model.main_input_name}"
+    if not model.can_generate() or model.main_input_name not in ("input_ids", "input_features"):
         raise QuietformerError(
-            f"{type(model).__name__} cannot be exported: of an encoder-decoder only its encoder can; in Python: "
+            f"{type(model).__name__} cannot be exported: {why}; its encoder can, in Python: "
             f"quietformer.export(quietformer.open_model(MODEL).get_encoder(), OUT)"
         )
 
@@ -75,7 +78,7 @@ def marked_program(model: PreTrainedModel, example: dict[str, Tensor], output: s
     # Images and features of audio have sizes that the model fixes; rows of tokens or samples have not.
     shapes = tuple({0: free, 1: free} if tensor.dim() == 2 else {0: free} for tensor in example.values())
     graph = exported_program(_OneOutput(model, list(example), output), example, (shapes,), [output])
-    _name_dimensions(graph)
+    name_dimensions(graph)
     return graph
 
 
@@ -106,7 +109,7 @@ def exported_program(wrapped: WrappedModel, example: dict[str, Tensor], shapes: 
     return program.model
 
 
-def _name_dimensions(model: ir.Model) -> None:
+def name_dimensions(model: ir.Model) -> None:
     """`batch` and `length`, instead of the exporter's s43 and s53."""
     renamed: dict[str, str] = {}
     for value in model.graph.inputs:

@@ -39,7 +39,10 @@ PRECISION = (
 
 
 def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
-    """ONNX Runtime by itself; `place` is the folder as the code names it."""
+    """ONNX Runtime by itself, but for the loop around a decoder; `place` is the folder as the code names it."""
+    if "decoder_input_ids" in inputs:
+        given = "A sentence." if "input_ids" in inputs else "speech.wav"
+        return f'import quietformer as qf\n\nmodel = qf.OnnxModel("{place}")\ntexts = model.generate(["{given}"])'
     opened = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{_at(place, file)}")\n'
     if any(map(is_past, inputs)):
         return onnxruntime_loop(opened, place, inputs)

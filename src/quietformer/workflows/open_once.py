@@ -47,8 +47,13 @@ class OpenedModel(Original):
         )
 
 
-def open_once(model: ModelName, options: OpeningOptions, progress: Progress, *, pickled: bool = False) -> OpenedModel:
-    """Open a model by its name; a model that is open already is copied, so that the user's stays as it is."""
+def open_once(
+    model: ModelName, options: OpeningOptions, progress: Progress, *, pickled: bool = False, whole: bool = False
+) -> OpenedModel:
+    """Open a model by its name; a model that is open already is copied, so that the user's stays as it is.
+
+    Of a speech model with a decoder the encoder is worked on; all of it with `whole`, if it writes what it hears.
+    """
     check_is_model(model)
     if isinstance(model, PreTrainedModel):
         opened, name = copy.deepcopy(model), str(model.config.name_or_path)
@@ -65,7 +70,7 @@ def open_once(model: ModelName, options: OpeningOptions, progress: Progress, *, 
             QuietformerWarning,
             stacklevel=2,
         )
-    if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened):
+    if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened) and not (whole and opened.can_generate()):
         return _speech_encoder(opened, name)
     return OpenedModel(opened, name, task_of(opened))
 

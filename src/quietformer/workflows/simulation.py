@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from quietformer.analysis.evaluate import Reference
 from quietformer.analysis.repeated_quantization import measure_seeds, search_estimator
 from quietformer.analysis.task_quality import evaluate_on, reference_on
+from quietformer.analysis.writing import with_decoder_inputs
 from quietformer.config.options.data import CalibrationOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.quantize import SimulationOptions
@@ -67,7 +68,7 @@ def simulate(
 ) -> Simulation:
     """Evaluate in fp32, balance if asked, place quantizers, calibrate once per seed and evaluate each."""
     spec = options.spec()
-    data = calibration_data(opened.model, opened.name, opened.task, options)
+    data = _data(opened, options)
     reference = reference_on(opened, data, progress=progress)
     _prepare_(opened, data, options)  # compared with what the model was before
     plan = quantize_(opened.model, spec, data.evaluation[0])
@@ -77,6 +78,11 @@ def simulate(
         spec = plan.spec = spec.model_copy(update={"activations": chosen})
     runs = measure_seeds(opened.model, data, reference, seeds, progress)
     return Simulation(opened, data, reference, spec, plan, runs, searched)
+
+
+def _data(opened: OpenedModel, options: CalibrationOptions) -> CalibrationData:
+    """With what an encoder-decoder writes, for its decoder to read."""
+    return with_decoder_inputs(opened.model, calibration_data(opened.model, opened.name, opened.task, options))
 
 
 def _prepare_(opened: OpenedModel, data: CalibrationData, options: SimulationOptions) -> None:
@@ -98,7 +104,7 @@ def simulate_best(
 ) -> tuple[Simulation, list[SearchStep]]:
     """The same for the INT8 with the least error that a search finds; the opened model is left as it is."""
     spec = options.spec()
-    data = calibration_data(opened.model, opened.name, opened.task, options)
+    data = _data(opened, options)
     reference = reference_on(opened, data, progress=progress)
     _prepare_(opened, data, options)
     found = Search(opened.model, data, spec, progress).run(
@@ -116,7 +122,7 @@ def as_calibrated(
     opened: OpenedModel, quantized: QuantizedSpec, options: CalibrationOptions, progress: Progress
 ) -> Simulation:
     """A model that comes quantized, as it was calibrated."""
-    data = calibration_data(opened.model, opened.name, opened.task, options)
+    data = _data(opened, options)
     with full_precision(opened.model):
         reference = reference_on(opened, data, progress=progress)
     found = evaluate_on(opened.model, data, reference, progress=progress)

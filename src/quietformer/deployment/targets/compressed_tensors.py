@@ -21,6 +21,8 @@ class CompressedTensorsTarget(TargetSpec):
     install = "transformers compressed-tensors"
 
     def refusal(self, model: ModelToShip) -> str:
+        if model.writes:
+            return f"vLLM does not run encoder-decoders such as {model.class_name}"
         return (
             ""
             if model.kind == "text"

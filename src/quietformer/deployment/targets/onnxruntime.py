@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quietformer.deployment.sentence_files import pooling_note
-from quietformer.deployment.shipment import Shipment
+from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 from quietformer.deployment.usage_note import caution, onnxruntime_code
 
@@ -14,6 +14,10 @@ class OnnxRuntimeTarget(TargetSpec):
 
     name = "onnxruntime"
     install = "onnxruntime"
+
+    def refusal(self, model: ModelToShip) -> str:
+        two = "an encoder-decoder is two graphs and a loop around the second"
+        return f"{two}; quietformer, optimum and transformers.js have it" if model.writes else ""
 
     def code(self, shipment: Shipment) -> str:
         return onnxruntime_code("FOLDER", shipment.graph, shipment.inputs, has_tokenizer=shipment.has_tokenizer)

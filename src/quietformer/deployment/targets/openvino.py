@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quietformer.deployment.openvino_runtime import OPENVINO_FILE
 from quietformer.deployment.sentence_files import pooling_note
-from quietformer.deployment.shipment import Shipment
+from quietformer.deployment.shipment import ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 from quietformer.deployment.usage_note import PRECISION, openvino_code
 
@@ -17,6 +17,9 @@ class OpenVinoTarget(TargetSpec):
     runtimes = ("openvino",)
     by_default = False  # the IR is written wherever OpenVINO is installed; this asks for it, or for it alone
     install = "openvino"
+
+    def refusal(self, model: ModelToShip) -> str:
+        return "encoder-decoders are written for ONNX Runtime only" if model.writes else ""
 
     def code(self, shipment: Shipment) -> str:
         return openvino_code("FOLDER", OPENVINO_FILE, shipment.inputs, has_tokenizer=shipment.has_tokenizer)

@@ -31,10 +31,13 @@ GIVEN: dict[InputKind, str] = {
     "audio": '(samples, sampling_rate=16_000, return_tensors="pt")  # float32 of [-1, 1]',
 }
 """How each kind of input is made."""
+GENERATES = "model.generate(**batch, max_new_tokens=64)"
 
 
 def optimum_class(model: ModelToShip) -> str:
     """`SequenceClassification`; empty where optimum has no class for such a model."""
+    if model.writes:
+        return "SpeechSeq2Seq" if model.kind == "audio" else "Seq2SeqLM"
     found = next((name for ending, name in CLASSES.items() if model.class_name.endswith(ending)), "")
     if found == "FeatureExtraction" and model.task != "embedding":
         return ""  # GPT2DoubleHeadsModel has heads, whatever its name ends in
@@ -61,10 +64,11 @@ class OptimumTarget(TargetSpec):
     def code(self, shipment: Shipment) -> str:
         model, ways = shipment.model, []
         if shipment.has_onnx:
-            named = f'file_name="{shipment.graph.rpartition("/")[2]}"'
+            # Of two graphs it finds both by their names.
+            named = "" if shipment.has_two_graphs else f', file_name="{shipment.graph.rpartition("/")[2]}"'
             ways.append(f"# pip install optimum-onnx\n{_loaded(model, 'onnxruntime', 'ORT', named)}")
         if shipment.has_openvino and openvino_runs(model):
-            place = 'subfolder="openvino"'
+            place = ', subfolder="openvino"'
             ways.append(f"# pip install optimum-intel\n{_loaded(model, 'intel', 'OV', place)}")
         return "\n\n".join(ways)
 
@@ -75,10 +79,12 @@ def _loaded(model: ModelToShip, package: str, prefix: str, place: str) -> str:
     given = GIVEN[model.kind]
     call = "model(**batch)"
     if optimum_class(model) == "CausalLM":
-        given, call = '(["Once upon a time"], return_tensors="pt")', "model.generate(**batch, max_new_tokens=64)"
+        given, call = '(["Once upon a time"], return_tensors="pt")', GENERATES
+    elif model.writes:
+        call = GENERATES
     return (
         f"from optimum.{package} import {name}\nfrom transformers import {auto}\n\n"
-        f'model = {name}.from_pretrained("FOLDER", {place})\n'
+        f'model = {name}.from_pretrained("FOLDER"{place})\n'
         f'batch = {auto}.from_pretrained("FOLDER"){given}\n'
         f"outputs = {call}"
     )

@@ -19,6 +19,10 @@ class QuietformerTarget(TargetSpec):
         begin = 'import quietformer as qf\n\nmodel = qf.OnnxModel("FOLDER")\n'
         if not embedding_refusal(shipment.model):
             return f'{begin}embeddings = model.encode(["A sentence."])'
+        if shipment.model.writes and shipment.model.kind == "audio":
+            return f'{begin}texts = model.generate(["speech.wav"])'
+        if shipment.model.writes:
+            return f'{begin}texts = model.generate(["A sentence."])'
         if shipment.generates:
             return f'{begin}texts = model.generate(["Once upon a time"], max_new_tokens=64)'
         if shipment.model.kind == "text":

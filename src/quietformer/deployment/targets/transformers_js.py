@@ -8,10 +8,11 @@ import shutil
 from quietformer.deployment.sentence_files import unknown_pooling
 from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
-from quietformer.deployment.usage_note import INTEGER
 from quietformer.errors import QuietformerError
 
 GENERATES = "text-generation"
+LISTENS, TRANSLATES, REWRITES = "automatic-speech-recognition", "translation", "text2text-generation"
+"""What encoder-decoders do."""
 
 PIPELINES = {
     "ForSequenceClassification": "text-classification",
@@ -30,6 +31,8 @@ POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last_token"}
 
 
 def pipeline_of(model: ModelToShip) -> str:
+    if model.writes:
+        return LISTENS if model.kind == "audio" else TRANSLATES if model.class_name == "MarianMTModel" else REWRITES
     found = next((task for ending, task in PIPELINES.items() if model.class_name.endswith(ending)), "")
     if found == "feature-extraction" and model.task != "embedding":
         return ""
@@ -46,21 +49,29 @@ class TransformersJsTarget(TargetSpec):
     install = "@huggingface/transformers"
 
     def refusal(self, model: ModelToShip) -> str:
-        if not pipeline_of(model) or model.kind == "audio":
+        if not pipeline_of(model) or (model.kind == "audio" and not model.writes):
             return f"transformers.js has no pipeline for the ONNX file of a {model.class_name}"
-        if model.origin is not None and model.kind == "text" and not (model.origin / "tokenizer.json").is_file():
+        if (
+            model.origin is not None
+            and (model.kind == "text" or model.writes)
+            and not (model.origin / "tokenizer.json").is_file()
+        ):
             return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
         return unknown_pooling(model, POOLINGS) if model.embeds_text else ""
 
     def write(self, shipment: Shipment) -> None:
-        here, there = shipment.folder / INTEGER, shipment.folder / IN_BROWSERS
-        if here.with_name(f"{INTEGER}.data").is_file():
-            raise QuietformerError("--for transformers.js: the graph is too large for one file, and it takes one file")
-        there.parent.mkdir(exist_ok=True)
-        shutil.copy2(here, there)
-        fp32 = shipment.folder / "model_fp32.onnx"
-        if fp32.is_file() and not fp32.with_name(f"{fp32.name}.data").is_file():
-            os.replace(fp32, there.with_name("model.onnx"))
+        there = (shipment.folder / IN_BROWSERS).parent
+        there.mkdir(exist_ok=True)
+        for stem in shipment.stems:
+            here = shipment.folder / f"{stem}.onnx"
+            if here.with_name(f"{here.name}.data").is_file():
+                raise QuietformerError(
+                    "--for transformers.js: the graph is too large for one file, and it takes one file"
+                )
+            shutil.copy2(here, there / f"{stem}_quantized.onnx")
+            fp32 = shipment.folder / f"{stem}_fp32.onnx"
+            if fp32.is_file() and not fp32.with_name(f"{fp32.name}.data").is_file():
+                os.replace(fp32, there / f"{stem}.onnx")
 
     def code(self, shipment: Shipment) -> str:
         task = pipeline_of(shipment.model)
@@ -69,6 +80,8 @@ class TransformersJsTarget(TargetSpec):
             pooling = POOLINGS[shipment.settings.pooling[0]]
             options = f", {{ pooling: '{pooling}', normalize: {str(shipment.settings.normalize).lower()} }}"
         given = "'picture.png'" if shipment.model.kind == "images" else "['A sentence.']"
+        if task == LISTENS:
+            given = "'speech.wav'"
         if task == GENERATES:
             given, options = "'Once upon a time'", ", { max_new_tokens: 64 }"
         return (
