@@ -2,8 +2,8 @@
 
 python -m experiments.clients.snippets [--environments DIR]
 
-Takes the environments and exports that experiments.clients.compare has made. One line for each piece of code; exit code 1
-if one fails. What needs a server (text-embeddings-inference) is left out.
+Takes the environments and exports of experiments.clients.compare, and makes what is not there. One line for each piece of
+code; exit code 1 if one fails. What needs a server (text-embeddings-inference) is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.clients.compare import classifier, exported
 from experiments.clients.environments import ENVIRONMENTS, make, make_node, run
 from experiments.provenance import ROOT
 
@@ -67,10 +68,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--environments", type=Path, default=Path("clients"), help="where environments and exports are")
     place = parser.parse_args().environments.absolute()
-    made = place / "exported"
-    graphs = [made / "graph" / name for name in ("minilm", "classifier")]
-    pieces = [*of_page(graphs[0], made / "token" / "minilm")]
-    pieces += [piece for folder in (*graphs, made / "static" / "minilm") for piece in of_card(folder)]
+    graph, compressed = (exported("minilm", place, "minilm", way) for way in ("graph", "static"))
+    labelled = exported(classifier(place / "classifier-fp32"), place, "classifier", "graph")
+    pieces = [*of_page(graph, compressed)]
+    pieces += [piece for folder in (graph, labelled, compressed) for piece in of_card(folder)]
     failed = 0
     for title, language, code, folder in pieces:
         if language in ("python", "js"):

@@ -58,6 +58,17 @@ def test_a_shape_that_will_not_do_is_one_line(run, folder, options, says):
     assert says in fails(run, "bench", folder, "--seconds", "0.01", "--no-memory", *options)
 
 
+def test_a_graph_that_is_damaged_is_not_left_out_in_silence(run, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "int8", ignore=shutil.ignore_patterns("onnx"))
+    path = tmp_path / "int8" / "model.onnx"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "model.onnx is damaged" in fails(run, "bench", tmp_path / "int8", *QUICK, "--no-memory")
+    path.unlink()  # a copy for OpenVINO alone
+    code, _, error = run("bench", tmp_path / "int8", *QUICK, "--no-memory", "--json", tmp_path / "report.json")
+    assert code == 0, error
+    assert [one.runtime for one in qf.Report.read(tmp_path / "report.json").memory] == ["openvino"]
+
+
 def test_a_folder_without_a_graph_is_one_line(run, tmp_path):
     assert "is not a folder" in fails(run, "bench", tmp_path / "none")
     assert "is not complete" in fails(run, "bench", tmp_path)

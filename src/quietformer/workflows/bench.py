@@ -13,13 +13,13 @@ import torch
 from quietformer.config.options.bench import BenchOptions
 from quietformer.deployment.exported_folder import ExportedFolder, read_exported
 from quietformer.deployment.memory_probe import memory_of
-from quietformer.deployment.openvino_runtime import OPENVINO_FILE, has_openvino
+from quietformer.deployment.openvino_runtime import OPENVINO_FILE
 from quietformer.deployment.processor import instruction_set, processor_name
 from quietformer.deployment.runtime_model import Feeds, RuntimeModel
 from quietformer.deployment.runtimes import runtimes_asked, size_of
-from quietformer.deployment.shipment import FP32_GRAPHS
+from quietformer.deployment.shipment import FP32_GRAPHS, GRAPHS
 from quietformer.deployment.turns import take_turns
-from quietformer.errors import CheckpointError, QuietformerError
+from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.results.bench import BenchReport, ModelMemory
 from quietformer.results.export import LatencyRow, ModelKind, RuntimeName, TimedRun
@@ -65,16 +65,14 @@ def _files(folder: Path, options: BenchOptions) -> list[tuple[ExportedFolder, Mo
     fp32 = next((name for name in FP32_GRAPHS if (folder / name).is_file()), None)
     if fp32 is not None:
         found.append((read_exported(folder, "onnxruntime", fp32), "fp32"))
-    for runtime in asked:
-        if runtime == "openvino" and options.runtime is None and not (folder / OPENVINO_FILE).is_file():
-            continue
-        try:
-            found.append((read_exported(folder, runtime, None), "int8"))
-        except CheckpointError:
-            only_openvino = runtime == "onnxruntime" and options.runtime is None and (folder / OPENVINO_FILE).is_file()
-            if not only_openvino or not has_openvino():
-                raise
-    return found
+    if options.runtime is None:
+        asked = tuple(runtime for runtime in asked if _has_graph(folder, runtime)) or ("onnxruntime",)
+    return [*found, *((read_exported(folder, runtime, None), "int8") for runtime in asked)]
+
+
+def _has_graph(folder: Path, runtime: RuntimeName) -> bool:
+    names = (OPENVINO_FILE,) if runtime == "openvino" else GRAPHS
+    return any((folder / name).is_file() for name in names)
 
 
 def _row(models: list[Opened], batch: int, length: int | None, seconds: float) -> LatencyRow:
