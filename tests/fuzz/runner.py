@@ -197,7 +197,7 @@ def _waited(pid: int, seconds: float) -> tuple[int | None, float]:
     try:
         while not (in_time := bool(select.select([ended], [], [], seconds)[0])):
             before, used = used, _processor_seconds(pid)
-            if used - before < WORKING:
+            if used - before < WORKING or used > SECONDS:
                 os.killpg(pid, signal.SIGKILL)
                 break
     finally:
