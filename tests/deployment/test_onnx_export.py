@@ -202,6 +202,19 @@ def test_an_uncalibrated_model_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_that_gives_only_zeros_is_called_so(tmp_path):
+    """Not a mistake of the exporter's: there is nothing to compare with."""
+    model = build("vit")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    qf.quantize_(model, qf.QuantSpec(), inputs("vit"))
+    qf.calibrate_(model, [inputs("vit")])
+    with pytest.raises(QuietformerError, match="gives only zeros"):
+        qf.export_onnx(model, tmp_path / "out", [inputs("vit")])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("moment", ["fp32_difference", "checked", "latency_rows"])
 def test_an_interrupted_export_leaves_the_old_folder_and_nothing_else(tmp_path, monkeypatch, moment):
     model = build("vit")

@@ -108,3 +108,31 @@ def _inputs(place: Path, draw: random.Random) -> list[str]:
 def _input_files(place: Path, draw: random.Random) -> list[str]:
     out = draw.choice(("plain", "ours/..", "plain/"))
     return [word.replace("{out}", out) for word in FILES[draw.choice([name for name in FILES if name != "page"])]]
+
+
+REPORTS = {
+    "text": (["inspect", "plain", *TEXT], ("--json {}", "--card {}"), ("text.txt", "plain/../text.txt", "alias.txt")),
+    "model": (
+        ["quantize", "plain", *TEXT[:-1], "--seeds", "1"], ("--json {}", "--page page.html --json {}"),
+        ("plain/config.json", "plain/tokenizer.json", "plain/model.safetensors"),
+    ),
+    "one place": (["inspect", "plain", *TEXT], ("--page {}.html --card {}.html", "--json {} --card {}"), ("new", "other")),
+    "converted": (["convert", "plain", "{}", "--gate", "linear"], ("--json {}",), ("out", "./out")),
+}  # fmt: skip
+"""Commands, what they write, and where."""
+
+
+@damage(PLACES, "reports over what is read", REFUSED)
+def _reports(place: Path, draw: random.Random) -> list[str]:
+    os.symlink("text.txt", place / "alias.txt")
+    words, writes, names = REPORTS[draw.choice(sorted(REPORTS))]
+    name = draw.choice(names)
+    return [word.replace("{}", name) for word in (*words, *draw.choice(writes).split())]
+
+
+@damage(PLACES, "values that are empty", REFUSED)
+def _empty(place: Path, draw: random.Random) -> list[str]:
+    """What a shell makes of a variable that is not set."""
+    flag = draw.choice(("--texts", "--dataset", "--images", "--audio", "--tokenizer", "--page", "--json"))
+    words = [flag, ""] if draw.random() < 0.5 else [f"{flag}="]
+    return ["inspect", "plain", *(TEXT[2:] if flag in ("--texts", "--dataset") else TEXT), *words]

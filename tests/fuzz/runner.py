@@ -59,7 +59,10 @@ SECONDS = 30.0
 """Processor time after which a case counts as a hang."""
 
 PATIENCE = 6
-"""Times as much time on the clock, for a case that waits; other processes may be busy."""
+"""Times as much time on the clock, for a case that waits; longer as long as it works, since other processes may be busy."""
+
+WORKING = 0.05
+"""Processor seconds in that time by which a case that works differs from one that waits."""
 
 MEMORY = 8 * 2**30
 """Bytes of address space past what the process has already."""
@@ -188,16 +191,24 @@ def _run(place: Path, arguments: Callable[[], list[str]], subject: Subject) -> t
 
 
 def _waited(pid: int, seconds: float) -> tuple[int | None, float]:
-    """How a process ended and its processor seconds; killed if it does not end in time."""
+    """How a process ended and its processor seconds; killed if it waits that long, or uses more of the processor than it may."""
     ended = os.pidfd_open(pid)
+    used = -1.0
     try:
-        in_time = bool(select.select([ended], [], [], seconds)[0])
+        while not (in_time := bool(select.select([ended], [], [], seconds)[0])):
+            before, used = used, _processor_seconds(pid)
+            if used - before < WORKING or used > SECONDS:
+                os.killpg(pid, signal.SIGKILL)
+                break
     finally:
         os.close(ended)
-    if not in_time:
-        os.killpg(pid, signal.SIGKILL)
-    _, status, used = os.wait4(pid, 0)
-    return os.waitstatus_to_exitcode(status) if in_time else None, used.ru_utime + used.ru_stime
+    _, status, whole = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status) if in_time else None, whole.ru_utime + whole.ru_stime
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _child(

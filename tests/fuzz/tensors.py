@@ -85,7 +85,7 @@ def entries(header: Header, data: bytes, draw: random.Random) -> tuple[Header, b
 def repeated(path: Path, draw: random.Random) -> None:
     """A name that stands twice in the header."""
     header, data = mutations.read_tensors(path)
-    one, two = draw.sample(tensor_names(header), 2)
+    one, two = draw.choices(tensor_names(header), k=2)
     text = json.dumps(header)
     text = text[:-1] + ", " + json.dumps({one: header[two]})[1:]
     path.write_bytes(struct.pack("<Q", len(text.encode())) + text.encode() + data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,9 @@ def test_the_fuzzer_tells_what_it_is_for(tmp_path, monkeypatch):
         while True:
             pass
 
+    def wait(place, draw):
+        time.sleep(1000)
+
     assert outcome(Expected.ANY, lambda place, draw: None) == "accepted"
     assert outcome(Expected.SAME, lambda place, draw: None) == "same"
     assert outcome(Expected.REFUSED, lambda place, draw: None) == "silent"
@@ -79,6 +83,8 @@ def test_the_fuzzer_tells_what_it_is_for(tmp_path, monkeypatch):
     assert outcome(Expected.ANY, broken(KeyError("x"))) == "unexpected"
     assert outcome(Expected.ANY, crash) == "crash"
     assert outcome(Expected.ANY, hang) == "hang"
+    monkeypatch.setattr(runner, "PATIENCE", 0.2)
+    assert outcome(Expected.ANY, wait) == "hang"
 
 
 def test_every_mutation_changes_something():

@@ -449,6 +449,21 @@ def test_the_tokenizer_comes_along(tmp_path):
         assert PreTrainedTokenizerFast.from_pretrained(tmp_path / folder)("quiet").input_ids == [1]
 
 
+def test_settings_of_generation_that_transformers_would_not_save_are_kept(tmp_path):
+    """Published models have a temperature beside greedy decoding; reading that is allowed, writing it is not."""
+    build("llama").save_pretrained(tmp_path / "origin")
+    path = tmp_path / "origin" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": False, "temperature": 0.6, "top_p": 0.9}))
+    model = qf.open_model(tmp_path / "origin")
+    with pytest.raises(ValueError, match="temperature"):
+        model.save_pretrained(tmp_path / "refused")
+    qf.apply_attention_(model, VARIANTS["softmax1"])
+    qf.save(model, tmp_path / "ours")
+    kept = json.loads((tmp_path / "ours" / "generation_config.json").read_text())
+    assert (kept["do_sample"], kept["temperature"], kept["top_p"]) == (False, 0.6, 0.9)
+    assert model.generation_config.temperature == qf.load(tmp_path / "ours").generation_config.temperature == 0.6
+
+
 def build_changed():
     model = build("bert")
     qf.apply_attention_(model, VARIANTS["softmax1"])

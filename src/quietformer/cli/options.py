@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 from pydantic.fields import FieldInfo
 
+from quietformer.cli.given_values import check_given
 from quietformer.config.options.base import Flag, Options, flag_of
 
 TYPED = ("COMMANDLINE", "ENVIRONMENT")
@@ -33,6 +34,7 @@ def expanded(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(context: typer.Context, **values: Any) -> None:
         typed = {name for name in values if getattr(context.get_parameter_source(name), "name", "") in TYPED}
+        check_given(values, typed)
         built = {
             key: cls(**{name: values[name] for name in cls.model_fields if name in typed})
             for key, cls in objects.items()

@@ -19,6 +19,7 @@ from quietformer.config.quantization import QuantSpec
 from quietformer.config.recorded_changes import changes_of
 from quietformer.config.spec_base import JsonObject
 from quietformer.errors import QuietformerError, in_one_line
+from quietformer.models.generation_settings import save_with_settings
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.affine import quantize
 from quietformer.quant.insertion import quantizers, remove_quantizers_
@@ -51,7 +52,7 @@ def write_compressed(calibrated: PreTrainedModel, folder: Path) -> JsonObject:
             _store_(plain.get_submodule(name), weight, read)
     try:
         with silenced_transformers():
-            plain.save_pretrained(folder)
+            save_with_settings(plain, folder)
     except (SafetensorError, OSError) as error:
         raise QuietformerError(f"cannot write {folder}: {in_one_line(error)}") from error
     left = [name for name, module in plain.named_modules() if isinstance(module, nn.Linear) and name not in pairs]

@@ -22,6 +22,7 @@ from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import check_free, free_in_words, whole_folder
 from quietformer.models.apply_changes import _named_for
 from quietformer.models.folder_files import OURS, PLAIN, PROCESSOR_FILES, STALE
+from quietformer.models.generation_settings import save_with_settings
 from quietformer.models.origin import copy_sentence_files, origin_of
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
@@ -65,7 +66,7 @@ def write_folder(
     try:
         with whole_folder(folder, stale=STALE) as draft, silenced_transformers():
             gathered: dict[str, Any] = {} if state_dict is None else {"state_dict": state_dict}
-            model.save_pretrained(draft, **gathered)
+            save_with_settings(model, draft, **gathered)
             if not plain:
                 _rename_weights(draft)
             copy_processor(model, processor, draft)
