@@ -60,7 +60,8 @@ def main() -> None:
         "weights": report["cost"]["weights_read"], "written": written, "options": list(asked.options),
         "integer_layers": report["integer_layers"], "smoothed_groups": report["smoothing"]["groups"], "peaks": peaks,
         "seconds": seconds, "seconds_by_step": report["cost"]["seconds_by_step"], "planned_peak": plan["memory"]["peak"],
-        "planned_seconds": plan["seconds"], "perplexity": [report["fp32"]["perplexity"], report["runs"][0]["metrics"]["perplexity"]],
+        "planned_seconds": plan["seconds"],
+        "perplexity": [report["fp32"]["perplexity"], report["runs"][0]["metrics"]["perplexity"]],
     }  # fmt: skip
     print(table(result))
     if asked.keep:

@@ -177,7 +177,7 @@ def test_a_tensor_that_no_shard_holds_is_named(tmp_path):
 def test_too_little_disk_is_told_before_the_work(source, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("quietformer.files.shutil.disk_usage", lambda place: usage._replace(free=1000))
-    with pytest.raises(qf.QuietformerError, match="needs .* MB of disk space .* are free"):
+    with pytest.raises(qf.QuietformerError, match=r"needs .* MB of disk space .* are free"):
         qf.export_layer_by_layer(source, tmp_path / "out", **QUICK)
     assert list(tmp_path.iterdir()) == []
 

@@ -50,7 +50,7 @@ class Migration:
 
 
 @dataclass
-class Group:
+class LinearGroup:
     """Projections that read the same tensor."""
 
     projections: list[nn.Module]
@@ -100,7 +100,7 @@ def rows_for(alpha: float | Exponent) -> int:
 
 def migrate_groups_(
     part: nn.Module,
-    groups: Iterable[Group],
+    groups: Iterable[LinearGroup],
     inputs: dict[int, ReadInput],
     alpha: float | Exponent,
     done: Migration,
@@ -131,12 +131,12 @@ def migrate_groups_(
             done.alphas.append(chosen)
 
 
-def find_groups(model: PreTrainedModel, example: Batch) -> list[Group]:
+def find_groups(model: PreTrainedModel, example: Batch) -> list[LinearGroup]:
     """The groups of a model, from one forward pass on a small example."""
     return _groups(model, trace(model, lambda: run(model, example)))
 
 
-def _groups(model: PreTrainedModel, seen: Trace) -> list[Group]:
+def _groups(model: PreTrainedModel, seen: Trace) -> list[LinearGroup]:
     """Projections grouped by the tensors they read; a projection that is called several times joins the groups it reads."""
     head = head_modules(model)
     sources: dict[str, set[int]] = {}
@@ -153,7 +153,7 @@ def _groups(model: PreTrainedModel, seen: Trace) -> list[Group]:
         joined.append(([*(n for names, _ in touching for n in names), name], read.union(*(r for _, r in touching))))
     constant = any(True for _ in prefixes(model))  # values of a prefix would have to follow what is folded into values
     groups = [
-        Group(
+        LinearGroup(
             [modules[n] for n in names], names, _only_norm(seen, names, read),
             None if constant else _only_values(seen, names, read),
         )
@@ -194,7 +194,9 @@ def _only_values(seen: Trace, names: list[str], read: set[int]) -> nn.Linear | N
     return module if isinstance(module, nn.Linear) and called == 1 else None
 
 
-def _migrate_group_(group: Group, largest: Tensor, alpha: float, users: Counter[int], *, only_folded: bool) -> bool:
+def _migrate_group_(
+    group: LinearGroup, largest: Tensor, alpha: float, users: Counter[int], *, only_folded: bool
+) -> bool:
     """Rescale one group; returns whether the division was folded into what is before it."""
     weights = torch.stack([_by_channel(module).abs().amax(1) for module in group.projections]).amax(0)
     like = _by_channel(group.projections[0])

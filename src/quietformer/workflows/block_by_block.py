@@ -33,7 +33,7 @@ from quietformer.quant.part_calibration import calibrate_part_
 from quietformer.quant.quantizer import Quantizer
 from quietformer.transforms.channel_ranges import reading_inputs
 from quietformer.transforms.equivalence import same_up_to_rounding
-from quietformer.transforms.smoothquant import Exponent, Group, Migration, find_groups, migrate_groups_, rows_for
+from quietformer.transforms.smoothquant import Exponent, LinearGroup, Migration, find_groups, migrate_groups_, rows_for
 
 Placed = dict[str, Quantizer]
 
@@ -115,7 +115,7 @@ class BlockByBlock:
             found[self._block_of(site)][site] = quantizer
         return found
 
-    def _home(self, group: Group) -> int | None:
+    def _home(self, group: LinearGroup) -> int | None:
         """The block that a group and the modules its division goes to are all in."""
         homes = {self._block_of(name) for name in group.names}
         names = {id(module): name for name, module in self.plain.model.named_modules()}
