@@ -23,6 +23,7 @@ from quietformer.quant.insertion import quantizers
 from quietformer.results.layer_by_layer import LayerByLayerReport
 from quietformer.transforms.smoothquant import NOTHING_BEFORE, migrate_
 from quietformer.workflows.block_by_block import BlockByBlock, Work
+from quietformer.workflows.layer_by_layer import too_large
 from quietformer.workflows.smoothing_exponent import least_error_exponent
 from tests.tiny_models import VOCABULARY, build
 from tests.training.pretrained import tiny_pretrained
@@ -204,6 +205,7 @@ def test_a_model_without_a_row_of_blocks_is_refused(model, says, source, tmp_pat
     ("options", "says"),
     [
         ({"device_map": "cuda:99"}, "--device-map: 'cuda:99' cannot be used"),
+        ({"device_map": "cpu,meta"}, "--device-map: 'meta' cannot be used"),
         ({"targets": "openvino"}, "only compressed-tensors is written layer by layer"),
         ({"placement": "paper"}, "pass --placement linear"),
         ({"bits": "w4a8"}, "it is written as W8A8"),
@@ -229,3 +231,12 @@ def test_options_of_other_exports_do_not_go_with_it(run, source, tmp_path):
     assert "--device-map goes with --layer-by-layer" in run("export", source, out, "--device-map", "cpu")[2]
     assert not out.exists()
     assert LayerByLayerOptions.model_fields.keys() - {"device_map"} <= qf.export.options.model_fields.keys()
+
+
+def test_a_model_is_too_large_when_two_copies_do_not_fit_into_memory(source, tmp_path):
+    assert not too_large(str(source))
+    assert not too_large("nobody/nothing")  # nobody knows before it is there
+    (tmp_path / "huge").mkdir()
+    with (tmp_path / "huge" / "model.safetensors").open("wb") as file:
+        file.truncate(10**13)  # takes no room on the disk
+    assert too_large(str(tmp_path / "huge"))

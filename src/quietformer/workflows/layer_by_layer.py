@@ -79,7 +79,7 @@ def export_layer_by_layer(
     with whole_folder(out, stale=(*STALE, REPORT)) as draft, torch.no_grad():
         scratch = draft / "hidden_states"
         engine = BlockByBlock(prepared.disk, prepared.model, prepared.work, scratch, progress)
-        check_free(draft, _bytes_to_write(prepared, engine), "what is written layer by layer")
+        check_free(out, _bytes_to_write(prepared, engine), "what is written layer by layer")
         writer = ShardWriter(draft, engine.blocks + 1)
         engine.front()
         for index in range(engine.blocks):
@@ -176,11 +176,11 @@ def _prepare(model: ModelName, out: Path, options: LayerByLayerOptions, progress
 
 def _check_device(name: str) -> None:
     try:
-        torch.empty(1, device=name)
+        torch.ones(1, device=name).cpu()  # the meta device takes a number and does not give it back
     except Exception as error:  # torch raises whatever the backend does
         known = re.fullmatch(r"[a-z]+(:[0-9]+)?", name)
         why = "this machine or this torch does not have it" if known else "write cpu, cuda:0 and the like"
-        raise QuietformerError(f"--device-map: {name!r} cannot be used: {why}") from error
+        raise QuietformerError(f"--device-map: {name[:40]!r} cannot be used: {why}") from error
 
 
 def _report(prepared: _Prepared, engine: BlockByBlock, reference: Evaluation, found: Evaluation) -> LayerByLayerReport:
