@@ -40,8 +40,10 @@ def output_fields(cls: type[Options]) -> set[str]:
 ONLY_ON_THE_COMMAND_LINE = OUTPUT | output_fields(JsonOutput) | output_fields(PageOutput)
 
 
-PLANNED = {"train": "plan_training", "quantize": "plan_quantization"}
-"""Verbs whose --plan is a function of its own in Python."""
+PLANNED = {
+    "train": ["plan_training"], "quantize": ["plan_quantization"], "export": ["export_layer_by_layer", "plan_layer_by_layer"],
+}  # fmt: skip
+"""Verbs whose --plan, or another way to do the work, is a function of its own in Python."""
 ROOT = Path(__file__).parent.parent
 
 
@@ -52,7 +54,7 @@ def comparable(options: dict[str, object]) -> dict[str, object]:
 @pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_every_command_is_a_function_with_the_same_arguments_options_and_defaults(verb):
     keywords, positional = {}, []
-    for name in (verb, *([PLANNED[verb]] if verb in PLANNED else [])):
+    for name in (verb, *PLANNED.get(verb, [])):
         parameters = inspect.signature(getattr(qf, name)).parameters.values()
         keywords |= {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
         positional.append([one.name for one in parameters if one.kind is not one.KEYWORD_ONLY])
@@ -68,7 +70,7 @@ def test_every_command_is_a_function_with_the_same_arguments_options_and_default
 
 def test_what_only_the_command_line_has_is_no_option_of_a_verb():
     """Otherwise the comparison above would leave it out."""
-    verbs = [*COMMANDS, *PLANNED.values()]
+    verbs = [*COMMANDS, *(name for names in PLANNED.values() for name in names)]
     keywords = {name for verb in verbs for name in inspect.signature(getattr(qf, verb)).parameters}
     assert keywords & ONLY_ON_THE_COMMAND_LINE == set()
 

@@ -4,8 +4,10 @@ from quietformer.api import bench as bench
 from quietformer.api import compare as compare
 from quietformer.api import convert as convert
 from quietformer.api import export as export
+from quietformer.api import export_layer_by_layer as export_layer_by_layer
 from quietformer.api import inspect as inspect
 from quietformer.api import paper as paper
+from quietformer.api import plan_layer_by_layer as plan_layer_by_layer
 from quietformer.api import plan_quantization as plan_quantization
 from quietformer.api import plan_training as plan_training
 from quietformer.api import quantize as quantize

@@ -17,6 +17,7 @@ from quietformer.config.options.bench import BenchOptions
 from quietformer.config.options.convert import ConvertOptions
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.inspect import InspectOptions
+from quietformer.config.options.layer_by_layer import LayerByLayerOptions
 from quietformer.config.options.quantize import QuantizationPlanOptions, QuantizeOptions
 from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.options.study import CompareOptions, PaperOptions, RecipesOptions, SweepOptions
@@ -30,7 +31,7 @@ from quietformer.workflows import bench as bench_workflow
 from quietformer.workflows import convert as convert_workflow
 from quietformer.workflows import export as export_workflow
 from quietformer.workflows import inspect as inspect_workflow
-from quietformer.workflows import listings
+from quietformer.workflows import layer_by_layer, listings
 from quietformer.workflows import quantize as quantize_workflow
 from quietformer.workflows import retrofit as retrofit_workflow
 from quietformer.workflows import train as train_workflow
@@ -187,6 +188,8 @@ inspect = _of_models(inspect_workflow.inspect, InspectOptions)
 quantize = _of_model(quantize_workflow.quantize, QuantizeOptions)
 plan_quantization = _of_model(quantize_workflow.plan, QuantizationPlanOptions)
 export = _to_folder(export_workflow.export, ExportOptions)
+export_layer_by_layer = _to_folder(layer_by_layer.export_layer_by_layer, LayerByLayerOptions)
+plan_layer_by_layer = _to_folder(layer_by_layer.plan_layer_by_layer, LayerByLayerOptions)
 bench = _of_folder(bench_workflow.bench, BenchOptions)
 convert = _to_folder(convert_workflow.convert, ConvertOptions)
 retrofit = _from_files(retrofit_workflow.retrofit, RetrofitOptions)

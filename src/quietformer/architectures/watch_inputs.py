@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,6 +18,14 @@ def watch_inputs(
     watch: Callable[[nn.Module, Tensor], None],
 ) -> None:
     """Run the batches and show what each module reads, one row a token."""
+    with watching_inputs(modules, watch):
+        for batch in batches:
+            run(model, batch)
+
+
+@contextlib.contextmanager
+def watching_inputs(modules: Iterable[nn.Module], watch: Callable[[nn.Module, Tensor], None]) -> Iterator[None]:
+    """Show what each module reads, one row a token, whenever it runs inside the context."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         if args[0].numel():  # an expert may get no tokens
@@ -24,8 +33,7 @@ def watch_inputs(
 
     handles = [module.register_forward_pre_hook(hook) for module in modules]
     try:
-        for batch in batches:
-            run(model, batch)
+        yield
     finally:
         for handle in handles:
             handle.remove()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from quietformer.attention.inject import attention_cores, remove_attention_
@@ -29,10 +29,35 @@ from quietformer.transforms.smoothquant import MIGRATION
 BITS, SHIFT = 8, 128
 """The format stores signed bytes; our integers are unsigned, with the zero point among them."""
 
+AT_ONCE = 2**22
+"""So many weights are turned into integers at a time."""
+
+
+Pairs = dict[str, tuple[Quantizer, Quantizer]]
+"""The quantizers of the weight and of the input of every linear layer that is written as integers, by its name."""
+
 
 def write_compressed(calibrated: PreTrainedModel, folder: Path) -> JsonObject:
     """Write model.safetensors and return the `quantization_config` that describes it."""
-    spec = _described(calibrated)
+    spec = describable(calibrated)
+    plain: Any = copy.deepcopy(calibrated)
+    remove_quantizers_(plain)
+    if any(True for _ in attention_cores(plain)):
+        remove_attention_(plain)
+    pairs = integer_layers(calibrated, plain)
+    with torch.no_grad():
+        for name, (weight, read) in pairs.items():
+            store_(plain.get_submodule(name), weight, read)
+    try:
+        with silenced_transformers():
+            save_with_settings(plain, folder)
+    except (SafetensorError, OSError) as error:
+        raise QuietformerError(f"cannot write {folder}: {in_one_line(error)}") from error
+    return scheme(spec, plain, pairs)
+
+
+def integer_layers(calibrated: PreTrainedModel, plain: PreTrainedModel) -> Pairs:
+    """Which linear layers are written as integers; `plain` is the model without quantizers and without our attention."""
     placed = quantizers(calibrated)
     linear = {name for name, module in calibrated.named_modules() if isinstance(module, nn.Linear)}
     pairs = {
@@ -40,26 +65,16 @@ def write_compressed(calibrated: PreTrainedModel, folder: Path) -> JsonObject:
         for name in sorted(linear)
         if f"{name}:weight" in placed and f"{name}:input" in placed
     }
-    plain: Any = copy.deepcopy(calibrated)
-    remove_quantizers_(plain)
-    if any(True for _ in attention_cores(plain)):
-        remove_attention_(plain)
-    tied = {id(plain.get_input_embeddings().weight)} if plain.get_input_embeddings() is not None else set()
-    pairs = {name: pair for name, pair in pairs.items() if id(plain.get_submodule(name).weight) not in tied}
-    _check(calibrated, pairs, spec)
-    with torch.no_grad():
-        for name, (weight, read) in pairs.items():
-            _store_(plain.get_submodule(name), weight, read)
-    try:
-        with silenced_transformers():
-            save_with_settings(plain, folder)
-    except (SafetensorError, OSError) as error:
-        raise QuietformerError(f"cannot write {folder}: {in_one_line(error)}") from error
-    left = [name for name, module in plain.named_modules() if isinstance(module, nn.Linear) and name not in pairs]
-    return _scheme(spec, left)
+    embeddings: Any = plain.get_input_embeddings()
+    tied = set() if embeddings is None else {id(embeddings.weight)}
+    pairs = {
+        name: pair for name, pair in pairs.items() if id(plain.get_submodule(name)._parameters["weight"]) not in tied
+    }
+    _check(calibrated, pairs, describable(calibrated))
+    return pairs
 
 
-def _described(model: PreTrainedModel) -> QuantSpec:
+def describable(model: PreTrainedModel) -> QuantSpec:
     """How the model is quantized, where the format can say it and all else that was changed."""
     changes = changes_of(model)
     assert changes.quantized is not None
@@ -81,7 +96,7 @@ def _described(model: PreTrainedModel) -> QuantSpec:
     return spec
 
 
-def _check(model: PreTrainedModel, pairs: dict[str, tuple[Quantizer, Quantizer]], spec: QuantSpec) -> None:
+def _check(model: PreTrainedModel, pairs: Pairs, spec: QuantSpec) -> None:
     if not pairs:
         raise QuietformerError(
             f"--for compressed-tensors: {type(model).__name__} has no linear layer that is quantized"
@@ -98,11 +113,10 @@ def _check(model: PreTrainedModel, pairs: dict[str, tuple[Quantizer, Quantizer]]
             )
 
 
-def _store_(module: nn.Module, weight: Quantizer, read: Quantizer) -> None:
+def store_(module: nn.Module, weight: Quantizer, read: Quantizer) -> None:
     """Put the integers in the place of the weight, and the scales beside them."""
     floating: Any = module._parameters["weight"]
-    integers = quantize(floating, weight.scale, weight.zero_point, bits=BITS, axis=weight.grid.axis) - SHIFT
-    module._parameters["weight"] = nn.Parameter(integers.to(torch.int8), requires_grad=False)
+    module._parameters["weight"] = nn.Parameter(_integers(floating, weight), requires_grad=False)
     scale = weight.scale.reshape(-1, 1) if weight.grid.axis is not None else weight.scale.reshape(1)
     module.register_buffer("weight_scale", scale.clone())
     if read.grid.token:
@@ -112,7 +126,22 @@ def _store_(module: nn.Module, weight: Quantizer, read: Quantizer) -> None:
         module.register_buffer("input_zero_point", (read.zero_point - SHIFT).reshape(1).to(torch.int8))
 
 
-def _scheme(spec: QuantSpec, left: list[str]) -> JsonObject:
+def _integers(floating: Tensor, weight: Quantizer) -> Tensor:
+    """The signed bytes of a weight, made of some rows at a time: what is between would take four times the weight's memory."""
+    written = torch.empty(floating.shape, dtype=torch.int8, device=floating.device)
+    step = max(1, AT_ONCE // floating[0].numel())
+    for rows in (slice(first, first + step) for first in range(0, len(floating), step)):
+        scale, zero_point = weight.scale, weight.zero_point
+        if weight.grid.axis is not None:
+            scale, zero_point = scale[rows], zero_point[rows]
+        integers = quantize(floating[rows], scale, zero_point, bits=BITS, axis=weight.grid.axis)
+        written[rows] = (integers - SHIFT).to(torch.int8)
+    return written
+
+
+def scheme(spec: QuantSpec, model: PreTrainedModel, pairs: Pairs) -> JsonObject:
+    """The `quantization_config` of a model with these layers as integers."""
+    left = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name not in pairs]
     common: JsonObject = {"num_bits": BITS, "type": "int"}
     token = spec.granularity == "token"
     weights: JsonObject = {"symmetric": True, "strategy": "channel" if spec.per_channel else "tensor", "dynamic": False}

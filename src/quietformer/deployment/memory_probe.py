@@ -6,6 +6,7 @@ python memory_probe.py RUNTIME FILE ARRAYS.npz THREADS prints the bytes.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ def memory_of(runtime: RuntimeName, path: Path, feeds: Feeds, threads: int) -> i
     return int(last[0]) if last and last[0].isdigit() and int(last[0]) else None
 
 
-def _peak() -> int:
+def peak_bytes() -> int:
     """Most bytes this process has held so far; 0 where this system does not tell."""
     try:  # `getrusage` of a new process on Linux begins with what its parent held
         with open("/proc/self/status", encoding="utf-8") as status:
@@ -45,14 +46,20 @@ def _peak() -> int:
     return found if sys.platform == "darwin" else found * 1024
 
 
+def forget_peak() -> None:
+    """Let the peak begin with what is held now, where the system can."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="utf-8") as asked:
+        asked.write("5")
+
+
 def _onnxruntime(path: str, feeds: dict[str, Any], threads: int) -> int:
     import onnxruntime
 
-    before, options = _peak(), onnxruntime.SessionOptions()
+    before, options = peak_bytes(), onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     session.run(None, feeds)
-    return _peak() - before
+    return peak_bytes() - before
 
 
 def _openvino(path: str, feeds: dict[str, Any], threads: int) -> int:
@@ -61,9 +68,9 @@ def _openvino(path: str, feeds: dict[str, Any], threads: int) -> int:
 
     core = openvino.Core()
     core.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plugin
-    before = _peak()
+    before = peak_bytes()
     core.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": threads})(feeds)
-    return _peak() - before
+    return peak_bytes() - before
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def open_model(
         clear_leftovers(folder)
     if folder.is_dir():
         check_files(folder)
-    if folder.is_dir() and _is_ours(folder):
+    if folder.is_dir() and is_ours(folder):
         return load(folder, trust_remote_code=trust_remote_code)
     if not source:
         raise QuietformerError("MODEL is empty; give a model folder, a .gguf file or a hub id")
@@ -78,7 +78,7 @@ def open_model(
         with silenced_transformers():
             config = AutoConfig.from_pretrained(source, **common)
             opened = whole_model(
-                _class_of(config) or AutoModel,
+                named_class(config) or AutoModel,
                 source,
                 config=config,
                 dtype="auto",
@@ -100,7 +100,7 @@ def only_pickled(folder: Path) -> bool:
     return not any(folder.glob("*.safetensors*")) and any(folder.glob("pytorch_model*.bin"))
 
 
-def _class_of(config: Any) -> Any:
+def named_class(config: Any) -> Any:
     """The class of transformers a config names, if it names one that is there."""
     names = config.architectures or []
     named = len(names) == 1 and isinstance(names[0], str)
@@ -143,7 +143,7 @@ def _open_gguf(file: Path) -> PreTrainedModel:
             # Most files do not say which class they were; without its head a language model cannot be judged.
             guessed: Any = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
             model = whole_model(
-                _class_of(config) or guessed,
+                named_class(config) or guessed,
                 shown=str(file),
                 config=config,
                 dtype=torch.float32,
@@ -208,7 +208,7 @@ def resolve(source: str) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def _is_ours(folder: Path) -> bool:
+def is_ours(folder: Path) -> bool:
     """Whether the folder says so; a damaged one is left for `load` to name what is wrong."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

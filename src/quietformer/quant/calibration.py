@@ -80,7 +80,7 @@ def calibrate_(
     placed = {
         site: quantizer
         for site, quantizer in every.items()
-        if not quantizer.grid.token and (weights or not _is_weight(site))
+        if not quantizer.grid.token and (weights or not is_weight(site))
     }
     if any(quantizer.estimator is not None for quantizer in placed.values()):
         raise QuietformerError(
@@ -115,24 +115,39 @@ def _observe(
     progress: Progress,
 ) -> None:
     set_mode_(model, "pass")
-    for quantizer in placed.values():
-        chosen = spec.weights if _is_weight(quantizer.site) else spec.activations
-        grid = quantizer.grid
-        axis = grid.axis if grid.heads is None else CHANNELS
-        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=axis)
-        if not _is_weight(quantizer.site):
-            quantizer.mode = "observe"
+    start_observing_(placed, spec)
     done, total = 0, len(batches) if isinstance(batches, Sized) else 0
     for done, batch in enumerate(batches, start=1):
-        for quantizer in placed.values():
-            assert quantizer.estimator is not None
-            quantizer.estimator.begin_batch()
+        begin_batch_(placed)
         run(model, batch)
         progress.step("calibrating", done, total)
     if not done:
         raise QuietformerError("there are no batches to calibrate on; pass some text or images")
+    observe_weights_(model, placed)
+
+
+def start_observing_(placed: dict[str, Quantizer], spec: QuantSpec) -> None:
+    """Give every quantizer an estimator, and let those of activations observe what passes them."""
+    for quantizer in placed.values():
+        chosen = spec.weights if is_weight(quantizer.site) else spec.activations
+        grid = quantizer.grid
+        axis = grid.axis if grid.heads is None else CHANNELS
+        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=axis)
+        if not is_weight(quantizer.site):
+            quantizer.mode = "observe"
+
+
+def begin_batch_(placed: dict[str, Quantizer]) -> None:
+    """Tell every estimator that a batch begins."""
+    for quantizer in placed.values():
+        assert quantizer.estimator is not None
+        quantizer.estimator.begin_batch()
+
+
+def observe_weights_(model: nn.Module, placed: dict[str, Quantizer]) -> None:
+    """Let the quantizers of weights observe them."""
     for site, quantizer in placed.items():
-        if _is_weight(site):
+        if is_weight(site):
             quantizer._observe(weight_of(model, site))
 
 
@@ -169,7 +184,8 @@ def _eagerly(model: nn.Module) -> contextlib.AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
-def _is_weight(site: str) -> bool:
+def is_weight(site: str) -> bool:
+    """Whether a quantizer of this name is one of a weight."""
     return site.endswith(":weight")
 
 

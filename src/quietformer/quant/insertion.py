@@ -111,6 +111,13 @@ def remove_quantizers_(model: nn.Module) -> None:
             record_changes_(part, changes_of(part).model_copy(update={"quantized": None}))
 
 
+def forget_weights_(model: nn.Module) -> None:
+    """Drop the quantized weights that modules keep for their next call."""
+    for module in model.modules():
+        if (seat := _seat(module)) is not None:
+            seat.cached = None
+
+
 def quantizers(model: nn.Module) -> dict[str, Quantizer]:
     """Every quantizer of the model by the name of its tensor."""
     return {module.site: module for module in model.modules() if isinstance(module, Quantizer)}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from quietformer.architectures.forward import Batch
-from quietformer.architectures.watch_inputs import watch_inputs
+from quietformer.architectures.forward import Batch, run
+from quietformer.architectures.watch_inputs import watching_inputs
 
 
 def smoothing(largest_input: Tensor, largest_weight: Tensor, alpha: float) -> Tensor:
@@ -44,8 +45,17 @@ def read_inputs(
     model: PreTrainedModel, modules: Sequence[nn.Module], batches: list[Batch], *, rows: int
 ) -> dict[int, ReadInput]:
     """What every module reads over all batches, with a sample of about so many rows, by the id of the module."""
+    with reading_inputs(modules, rows=rows, batches=len(batches)) as found:
+        for batch in batches:
+            run(model, batch)
+    return found
+
+
+@contextlib.contextmanager
+def reading_inputs(modules: Sequence[nn.Module], *, rows: int, batches: int) -> Iterator[dict[int, ReadInput]]:
+    """The same of what is run inside the context, which is to be so many batches."""
     found: dict[int, ReadInput] = {}
-    share = max(1, rows // max(1, len(batches)))
+    share = max(1, rows // max(1, batches))
 
     def watch(module: nn.Module, seen: Tensor) -> None:
         largest = seen.abs().amax(0)
@@ -54,5 +64,5 @@ def read_inputs(
         if rows:
             kept.rows.append(seen[:: max(1, len(seen) // share)][:share].clone())
 
-    watch_inputs(model, modules, batches, watch)
-    return found
+    with watching_inputs(modules, watch):
+        yield found

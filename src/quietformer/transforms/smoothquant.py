@@ -23,7 +23,7 @@ from quietformer.architectures.forward import Batch, in_eval_mode, run
 from quietformer.architectures.layout import head_modules
 from quietformer.attention.prefix import prefixes
 from quietformer.errors import QuietformerError
-from quietformer.transforms.channel_ranges import SAMPLED, read_inputs, smoothing
+from quietformer.transforms.channel_ranges import SAMPLED, ReadInput, read_inputs, smoothing
 from quietformer.transforms.equivalence import first_output, same_up_to_rounding
 from quietformer.transforms.preconditions import refuse_quantized
 
@@ -50,7 +50,7 @@ class Migration:
 
 
 @dataclass
-class _Group:
+class LinearGroup:
     """Projections that read the same tensor."""
 
     projections: list[nn.Module]
@@ -59,10 +59,16 @@ class _Group:
     values: nn.Linear | None  # the projection of the values whose attention feeds only these projections
 
 
-def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Exponent = 0.5) -> Migration:
+NOTHING_BEFORE = "nothing before it takes the division over"
+
+
+def migrate_(
+    model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Exponent = 0.5, *, only_folded: bool = False
+) -> Migration:
     """Migrate in place, with ranges from the batches and one exponent, or a function that chooses one for each group.
 
-    Quantize afterwards; do not save, since the config does not record it.
+    Quantize afterwards; do not save, since the config does not record it. With `only_folded` nothing is divided explicitly, and
+    the result is an ordinary model: groups with nothing before them that takes the division over are skipped.
     """
     if isinstance(alpha, float) and not 0.0 <= alpha <= 1.0:
         raise QuietformerError(f"alpha must be between 0 (everything stays in the activations) and 1, got {alpha:g}")
@@ -75,25 +81,10 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Ex
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
         before = first_output(model, few)
-        groups, done = _groups(model, trace(model, lambda: run(model, few))), Migration()
-        users = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
+        groups, done = find_groups(model, few), Migration()
         every = [module for group in groups for module in group.projections]
-        inputs = read_inputs(model, every, batches, rows=0 if isinstance(alpha, float) else SAMPLED)
-        for group in groups:
-            if any(users[id(module._parameters["weight"])] > 1 for module in group.projections):
-                done.left[group.names[0]] = "its weight is tied to another module's"
-            elif not all(id(module) in inputs for module in group.projections):
-                done.left[group.names[0]] = "not used on these batches"
-            else:
-                found = torch.stack([inputs[id(module)].largest for module in group.projections]).amax(0)
-                weights = [_by_channel(module) for module in group.projections]
-                first = inputs[id(group.projections[0])]
-                chosen = alpha if isinstance(alpha, float) else alpha(first.sample, found, weights)
-                done.alphas.append(chosen)
-                if _migrate_group_(group, found, chosen, users):
-                    done.folded += 1
-                else:
-                    done.divided += 1
+        inputs = read_inputs(model, every, batches, rows=rows_for(alpha))
+        migrate_groups_(model, groups, inputs, alpha, done, only_folded=only_folded)
         if not same_up_to_rounding(before, first_output(model, few)):
             # Migration changes only ranges, so this model uses its modules in a way that the trace does not show.
             raise QuietformerError(
@@ -102,7 +93,50 @@ def migrate_(model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Ex
     return done
 
 
-def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
+def rows_for(alpha: float | Exponent) -> int:
+    """How many rows of every input are to be kept for choosing exponents."""
+    return 0 if isinstance(alpha, float) else SAMPLED
+
+
+def migrate_groups_(
+    part: nn.Module,
+    groups: Iterable[LinearGroup],
+    inputs: dict[int, ReadInput],
+    alpha: float | Exponent,
+    done: Migration,
+    *,
+    only_folded: bool = False,
+) -> None:
+    """Migrate groups of a model or of one of its parts, by what their projections read; `done` is told."""
+    users = Counter(id(parameter) for module in part.modules() for parameter in module._parameters.values())
+    for group in groups:
+        if any(users[id(module._parameters["weight"])] > 1 for module in group.projections):
+            done.left[group.names[0]] = "its weight is tied to another module's"
+        elif not all(id(module) in inputs for module in group.projections):
+            done.left[group.names[0]] = "not used on these batches"
+        elif only_folded and group.norm is None and group.values is None:
+            done.left[group.names[0]] = NOTHING_BEFORE
+        else:
+            found = torch.stack([inputs[id(module)].largest for module in group.projections]).amax(0)
+            weights = [_by_channel(module) for module in group.projections]
+            first = inputs[id(group.projections[0])]
+            chosen = alpha if isinstance(alpha, float) else alpha(first.sample, found, weights)
+            if _migrate_group_(group, found, chosen, users, only_folded=only_folded):
+                done.folded += 1
+            elif only_folded:
+                done.left[group.names[0]] = NOTHING_BEFORE
+                continue
+            else:
+                done.divided += 1
+            done.alphas.append(chosen)
+
+
+def find_groups(model: PreTrainedModel, example: Batch) -> list[LinearGroup]:
+    """The groups of a model, from one forward pass on a small example."""
+    return _groups(model, trace(model, lambda: run(model, example)))
+
+
+def _groups(model: PreTrainedModel, seen: Trace) -> list[LinearGroup]:
     """Projections grouped by the tensors they read; a projection that is called several times joins the groups it reads."""
     head = head_modules(model)
     sources: dict[str, set[int]] = {}
@@ -119,7 +153,7 @@ def _groups(model: PreTrainedModel, seen: Trace) -> list[_Group]:
         joined.append(([*(n for names, _ in touching for n in names), name], read.union(*(r for _, r in touching))))
     constant = any(True for _ in prefixes(model))  # values of a prefix would have to follow what is folded into values
     groups = [
-        _Group(
+        LinearGroup(
             [modules[n] for n in names], names, _only_norm(seen, names, read),
             None if constant else _only_values(seen, names, read),
         )
@@ -160,7 +194,9 @@ def _only_values(seen: Trace, names: list[str], read: set[int]) -> nn.Linear | N
     return module if isinstance(module, nn.Linear) and called == 1 else None
 
 
-def _migrate_group_(group: _Group, largest: Tensor, alpha: float, users: Counter[int]) -> bool:
+def _migrate_group_(
+    group: LinearGroup, largest: Tensor, alpha: float, users: Counter[int], *, only_folded: bool
+) -> bool:
     """Rescale one group; returns whether the division was folded into what is before it."""
     weights = torch.stack([_by_channel(module).abs().amax(1) for module in group.projections]).amax(0)
     like = _by_channel(group.projections[0])
@@ -168,6 +204,8 @@ def _migrate_group_(group: _Group, largest: Tensor, alpha: float, users: Counter
     scale = smoothing(largest, weights, alpha).to(like)
     folded = group.norm is not None and _fold_(group.norm, scale, users)
     folded = folded or (group.values is not None and _fold_into_values_(group.values, scale, users))
+    if only_folded and not folded:
+        return False
     for module in group.projections:
         _by_channel(module).mul_(scale[:, None])
         if not folded:

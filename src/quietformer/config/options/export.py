@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from quietformer.config.options.base import Flag, Limits, Names, Options
 from quietformer.config.options.limits import read_limits
 from quietformer.config.options.opening import OpeningOptions
+from quietformer.config.options.quantization import QuantSpecOptions
 from quietformer.config.options.quantize import SimulationOptions
 
 WeightType = Literal["auto", "int8", "uint8"]
@@ -31,10 +32,9 @@ class OnnxOptions(Options):
     threads: int | None = Field(default=None, ge=1, le=1024, description="Threads for the latencies; all by default.")
 
 
-class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
-    """What `export` can be told."""
+class IntegerOptions(QuantSpecOptions):
+    """What is written as integers, and for whom."""
 
-    title = "export"
     placement: Annotated[str, Flag("NAME")] = Field(
         default="matmul",
         description="Which tensors are quantized: matmul (inputs of matrix products), linear, paper (every tensor).",
@@ -43,8 +43,22 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     head: bool = Field(default=True, description="Also quantize the head, which is large in language models.")
     search: bool = Field(
         default=True,
-        description="Try smoothing, weight rounding, ranges and bias correction, and keep what lowers the error.",
+        description="Try smoothing, weight rounding, ranges and bias correction, and keep what lowers the error; layer by layer "
+        "only smoothing.",
     )
+    targets: Annotated[Names, Flag("CLIENT,...", name="--for")] = Field(
+        default=(),
+        validate_default=True,
+        description="Lay the folder out for these clients, e.g. sentence-transformers,transformers.js; by default for those "
+        "that need no second copy of the graph.",
+    )
+    overwrite: bool = Field(default=False, description="Replace what is already in OUT.")
+
+
+class ExportOptions(OpeningOptions, OnnxOptions, IntegerOptions, SimulationOptions):
+    """What `export` can be told."""
+
+    title = "export"
     search_seconds: float = Field(default=60.0, gt=0, description="No further step of the search begins after so long.")
     baselines: bool = Field(
         default=False, description="Also measure what NNCF, ONNX Runtime's own tools, torchao and SmoothQuant give."
@@ -54,12 +68,6 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
         validate_default=True,
         description="Write nothing and exit with code 3 if real INT8 is worse, e.g. cosine=0.998 or wer=0.05; repeatable.",
     )
-    targets: Annotated[Names, Flag("CLIENT,...", name="--for")] = Field(
-        default=(),
-        validate_default=True,
-        description="Lay the folder out for these clients, e.g. sentence-transformers,transformers.js; by default for those "
-        "that need no second copy of the graph.",
-    )
     pooled: bool = Field(
         default=False, description="Also give sentence_embedding: pooling and normalization in the graph."
     )
@@ -68,7 +76,6 @@ class ExportOptions(OpeningOptions, OnnxOptions, SimulationOptions):
     )
     push: Annotated[str, Flag("REPO")] = Field(default="", description="Upload OUT to this repository of the hub.")
     private: bool = Field(default=False, description="Make a new repository private.")
-    overwrite: bool = Field(default=False, description="Replace what is already in OUT.")
 
     def limits(self) -> dict[str, float]:
         """What `min_quality` asks for, by metric."""
