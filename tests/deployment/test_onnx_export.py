@@ -16,6 +16,7 @@ from transformers import AlbertConfig, AlbertModel
 import quietformer as qf
 from quietformer.config.options.export import OnnxOptions
 from quietformer.deployment import onnx_export as export_module
+from quietformer.deployment import traced_graphs
 from quietformer.deployment.onnx_graph import integer_graph
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.openvino_runtime import OpenVinoModel
@@ -239,7 +240,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch, w
     model = build("vit")
     qf.quantize_(model, qf.QuantSpec(), inputs("vit"))
     qf.calibrate_(model, [inputs("vit")])
-    right = export_module.floating_graph
+    right = traced_graphs.floating_graph
 
     def tampered(marked):
         graph = right(marked)
@@ -247,7 +248,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch, w
         bias.const_value = ir.tensor(bias.const_value.numpy() + np.float32(wrong), name=bias.name)
         return graph
 
-    monkeypatch.setattr(export_module, "floating_graph", tampered)
+    monkeypatch.setattr(traced_graphs, "floating_graph", tampered)
     with pytest.raises(QuietformerError, match="differs from ViTForImageClassification by"):
         qf.export_onnx(model, tmp_path / "out", [inputs("vit")], options=qf.OnnxOptions(weight_type="uint8"))
     assert not list(tmp_path.iterdir())
