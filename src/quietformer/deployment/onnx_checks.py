@@ -15,6 +15,7 @@ from quietformer.architectures.forward import Batch, model_inputs, token_mask, t
 from quietformer.deployment.cache_names import MASK, POSITIONS
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.seq2seq_model import Seq2SeqModel
+from quietformer.errors import QuietformerError
 from quietformer.models.pooling import Pooling, pooling_of
 from quietformer.quant.calibration import full_precision
 from quietformer.results.export import Agreement
@@ -38,9 +39,14 @@ def fp32_difference(model: PreTrainedModel, runtime: RuntimeModel, batches: list
     with full_precision(model):
         for batch in batches[:4]:
             ours = token_rows(batch, _torch(model, batch, output))
+            largest = float(ours.abs().max())
+            if not 0 < largest < math.inf:
+                raise QuietformerError(
+                    f"{type(model).__name__} gives only zeros, or numbers that are not finite; its weights may be damaged"
+                )
             ways = [runtime(batch)[output], *([read_in_two_steps(runtime, batch)] if runtime.has_cache else [])]
             for found in ways:
-                difference = float((ours - token_rows(batch, found)).abs().max() / ours.abs().max())
+                difference = float((ours - token_rows(batch, found)).abs().max()) / largest
                 worst = max(worst, math.inf if math.isnan(difference) else difference)
     return worst
 
