@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import families, recipe_fields
+from experiments.causal import larger_than_memory
 from experiments.clients import compare as clients
 from experiments.damage import fuzz, kills
 from experiments.documents import between, markdown
@@ -41,6 +42,7 @@ TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
     ("docs/inspect.md", "verdicts"): ("inspection/verdicts", verdicts.table),
     ("docs/int8.md", "int8"): ("int8/compare", int8.table),
+    ("docs/language-models.md", "larger-than-memory"): ("causal/larger_than_memory", larger_than_memory.table),
     ("docs/retrofit.md", "ablation"): ("retrofit/parts", parts.table),
     ("docs/retrofit.md", "balance"): ("retrofit/balance_alpha", balance_alpha.table),
     ("docs/retrofit.md", "demo"): ("retrofit/demo", retrofits.table),

@@ -74,7 +74,7 @@ def _shown(metrics: Metrics, name: str) -> str:
 
 
 class PlannedMemory(Record):
-    """Bytes; the peak is measured on the first block, but for the logits, which are computed from their size."""
+    """Bytes; the peak is measured on the first block, but for what is after the blocks, which is computed from sizes."""
 
     peak: int = Field(description="most in memory at once")
     libraries: int = Field(description="Python and the libraries")

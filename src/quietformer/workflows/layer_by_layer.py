@@ -129,7 +129,8 @@ def plan_layer_by_layer(
     outside = _size(prepared.model) - sum(parts)
     logits = _logits(prepared.model, work.evaluation[0])
     memory = PlannedMemory(
-        peak=max(peak_bytes(), libraries + outside + 2 * logits),
+        # After the blocks: the rest with the logits of a batch, and at last with the copy of it that is written.
+        peak=max(peak_bytes(), libraries + outside + max(outside, 2 * logits)),
         libraries=libraries,
         largest_part=max(outside, *parts),
         logits=logits,
