@@ -50,3 +50,10 @@ def test_a_mistake_is_one_line_and_nothing_is_lost(place, run, words, message):
 def test_a_report_may_be_written_again_and_beside_a_model(place, run):
     words = ("convert", "model", "out", "--gate", "linear", "--overwrite", "--json", "model/report.json")
     assert run(*words)[0] == run(*words)[0] == 0
+
+
+def test_a_private_repository_that_is_not_made_is_a_mistake(place, run):
+    code, _, errors = run("export", "model", "out", "--private")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "--push" in errors
+    assert not (place / "out").exists()

@@ -85,3 +85,9 @@ class ExportOptions(OpeningOptions, OnnxOptions, IntegerOptions, SimulationOptio
     def _known_metrics(self) -> Self:
         self.limits()
         return self
+
+    @model_validator(mode="after")
+    def _private_repository(self) -> Self:
+        if self.private and not self.push:
+            raise ValueError("--private is about the repository that --push makes; give both")
+        return self
