@@ -10,7 +10,7 @@ CLIENTS ?= clients
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup test fuzz soak check browser demo tables graph schemas families bench int8 clients quantization paper clean
+.PHONY: help setup test fuzz soak check browser demo tables graph schemas families bench gpu int8 clients quantization paper clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,11 @@ bench: $(READY) ## measure again: what things cost, as ratios against doing with
 	$(PY) -m experiments.speed.training_steps --keep
 	$(PY) -m experiments.speed.runtimes --keep
 	$(PY) -m experiments.tables
+
+# Not in `make test`: no machine of ours has a GPU. torch must be a CUDA build here.
+gpu: $(READY) ## on a machine with a GPU: test the Triton kernels on it, and time them beside SDPA and FlexAttention
+	$(PY) -m pytest tests/attention/kernels/triton_cases.py
+	$(PY) -m experiments.speed.gpu_attention
 
 # torchao only here: wherever it is installed, transformers imports it in every process.
 int8: $(READY) ## measure again: real models by every INT8 tool; makes their folders in MODELS first

@@ -53,6 +53,7 @@ TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
     ("docs/speed.md", "model_steps"): ("speed/model_steps", speed.model_steps),
     ("docs/speed.md", "runtimes"): ("speed/runtimes", speed.runtimes),
     ("docs/speed.md", "startup"): ("speed/startup", speed.startup),
+    ("docs/speed.md", "triton"): ("speed/triton_compile", speed.triton),
     ("docs/train.md", "runs"): ("training/runs", runs.table),
     ("docs/train.md", "training"): ("speed/training_steps", speed.training_steps),
 }

@@ -80,3 +80,24 @@ def training_steps(result: dict[str, Any]) -> str:
     return markdown(
         [["throughput", "ratio"], *([name, f"{ratio:.3f}"] for name, ratio in result["throughput"].items())]
     )
+
+
+def triton(result: dict[str, Any]) -> str:
+    rows = []
+    for row in result["kernels"]:
+        if row["kind"] != "clipped":
+            continue
+        limit = max(row["least_ms"], key=row["least_ms"].get)
+        memory = f"{row['registers']}, {row['shared'] / 1024:.0f} KiB, {row['spilled']} B"
+        rows.append([row["gpu"], row["width"], f"`{row['kernel']}`", memory, row["blocks"],
+                     f"{row['least_ms'][limit]:.2f}, {limit}"])  # fmt: skip
+    titles = ["GPU", "features", "kernel", "registers, shared, spilled", "blocks at once", "least ms, limited by"]
+    spills = [row for row in result["kernels"] if row["kind"] != "clipped" and row["spilled"]]
+    others = sum(row["kind"] != "clipped" for row in result["kernels"])
+    return (
+        f"Triton {result['triton']}, bf16, {result['sequences']} sequences of {result['length']} tokens, "
+        f"{result['heads']} heads, no mask, clipped softmax.\n\n"
+        + markdown([titles, *rows])
+        + f"\nOf {others} kernels for the other weights, {len(spills)} spill registers"
+        + (f", at most {max(row['spilled'] for row in spills)} bytes.\n" if spills else ".\n")
+    )

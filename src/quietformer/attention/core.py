@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from quietformer.attention.call_settings import CoreOptions, FusedOptions
-from quietformer.attention.masks import AnyMask, LateMask, read_mask, traced
+from quietformer.attention.kernels.fused import Beside, fused_attention, triton_takes
+from quietformer.attention.masks import AnyMask, Causal, LateMask, read_mask, traced
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.prefix import Prefix
 from quietformer.config.attention import AttentionSpec, HeadGeometry
@@ -105,13 +106,17 @@ class AttentionCore(nn.Module):
             mask = self.prefix.seen_by(mask, key_BGKD.shape[-2])
             key_BGKD, value_BGKD = self.prefix.before(key_BGKD, value_BGKD)
         query_BHQD = self.taps["query"](query_BHQD)
-        key_BHKD = repeat_heads(self.taps["key"](key_BGKD), query_BHQD.shape[1])
-        value_BHKD = repeat_heads(self.taps["value"](value_BGKD), query_BHQD.shape[1])
-
+        key_BGKD, value_BGKD = self.taps["key"](key_BGKD), self.taps["value"](value_BGKD)
         scaling = query_BHQD.shape[-1] ** -0.5 if options.scaling is None else options.scaling  # OPT passes 1.0
         dropout = options.dropout if self.training else 0.0
-        if not options.weights and options.softcap is None and self._unwatched():
-            fused = FusedOptions(scaling, dropout)
+        fused = FusedOptions(scaling, dropout) if not options.weights and options.softcap is None else None
+        if fused is not None and self._unwatched("row_weights"):
+            beside = Beside(mask, position_bias)
+            context_BQHD = self._in_one_kernel((query_BHQD, key_BGKD, value_BGKD), beside, fused, call)
+            if context_BQHD is not None:
+                return context_BQHD, None
+        key_BHKD, value_BHKD = (repeat_heads(x, query_BHQD.shape[1]) for x in (key_BGKD, value_BGKD))
+        if fused is not None and self._unwatched("attend"):
             context_BHQD = self._without_weights(query_BHQD, key_BHKD, value_BHKD, mask, position_bias, fused)
             if context_BHQD is not None:
                 return self._gated(context_BHQD.transpose(1, 2), call), None
@@ -125,15 +130,44 @@ class AttentionCore(nn.Module):
         dropped_BHQK = nn.functional.dropout(probs_BHQK, p=dropout)
         return self._gated(torch.matmul(dropped_BHQK, value_BHKD).transpose(1, 2), call), probs_BHQK
 
-    def _unwatched(self) -> bool:
-        """Whether only the context leaves the core: no recorder or quantizer needs scores or probabilities."""
-        if _spelled_out() or not _has_own_attend(type(self.normalizer)) or "forward" in vars(self.normalizer):
+    def _unwatched(self, way: str) -> bool:
+        """Whether only the context leaves the core, so that the normalizer's other way to it may be taken.
+
+        No recorder or quantizer needs scores or probabilities.
+        """
+        if _spelled_out() or not _has_own(way, type(self.normalizer)) or "forward" in vars(self.normalizer):
             return False
         taps: list[nn.Module] = [self.taps["scores"], self.taps["probabilities"]]
         return all(type(tap) is nn.Identity for tap in taps) and not any(
             module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
             for module in (*taps, self.normalizer)
         )
+
+    def _in_one_kernel(
+        self, tensors: tuple[Tensor, Tensor, Tensor], beside: Beside, options: FusedOptions, call: LayerCall | None
+    ) -> Tensor | None:
+        """The context (B, Q, H, D) with its gates from the Triton kernels; None where they cannot compute it."""
+        query_BHQD, key_BGKD, value_BGKD = tensors
+        key_BGKD = repeat_heads(key_BGKD, value_BGKD.shape[1])  # gated values are those of all heads
+        if not triton_takes(query_BHQD, key_BGKD, value_BGKD, beside):
+            return None
+        n_keys = key_BGKD.shape[2]
+        assert not isinstance(beside.mask, Causal)
+        merged = merge_masks(beside.mask, None, n_keys, query_BHQD.dtype)
+        weights = self.normalizer.row_weights(merged, n_keys, query_BHQD.dtype)
+        if weights is None:
+            return None
+        gate_BQHD = None
+        # A quantizer in the place of the tap may pass gradients to gates that it makes zero; the kernels pass none.
+        fused_gate = self.gating is not None and not self.gating.of_values and type(self.taps["gate"]) is nn.Identity
+        if fused_gate:
+            gate_BQHD = self.taps["gate"](self._gate_for((query_BHQD.shape[0], query_BHQD.shape[2]), call))
+        beside = Beside(merged, beside.bias, gate_BQHD)
+        context_BQHD = fused_attention(query_BHQD, key_BGKD, value_BGKD, beside, weights, options)
+        if not fused_gate:
+            return self._gated(context_BQHD, call)
+        context: Tensor = self.taps["context"](context_BQHD)
+        return context
 
     def _without_weights(
         self,
@@ -162,20 +196,20 @@ class AttentionCore(nn.Module):
 
     def _gated(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
         if self.gating is not None and not self.gating.of_values:
-            pi = self.taps["gate"](self._gate_for(context_BQHD, call))
+            pi = self.taps["gate"](self._gate_for((context_BQHD.shape[0], context_BQHD.shape[1]), call))
             context_BQHD = (context_BQHD * pi).to(context_BQHD.dtype)
         context: Tensor = self.taps["context"](context_BQHD.contiguous())
         return context
 
-    def _gate_for(self, context_BQHD: Tensor, call: LayerCall | None) -> Tensor:
-        """The gates of the queries of this call, computed from the layer's input."""
+    def _gate_for(self, sizes: tuple[int, int], call: LayerCall | None) -> Tensor:
+        """The gates of this call's sequences and queries, computed from the layer's input."""
         assert self.gating is not None
         if call is None or call.inputs is None:
             raise UnsupportedModelError(
                 "the attention of a gated layer was called without its layer, so the gate has no input; "
                 "use AttentionSpec(gate=None) for this model"
             )
-        inputs, (n_batch, n_queries) = call.inputs, context_BQHD.shape[:2]
+        inputs, (n_batch, n_queries) = call.inputs, sizes
         if n_batch == 1 and n_queries < _tokens(inputs):
             # Packed sequences attend chunk by chunk: one call per chunk, in order.
             first, call.read = call.read, call.read + n_queries
@@ -186,7 +220,7 @@ class AttentionCore(nn.Module):
         if inputs.shape != (n_batch, n_queries, self.geometry.d_model):
             raise UnsupportedModelError(
                 f"a gate needs a layer input of shape (batch, queries, {self.geometry.d_model}), but this layer got "
-                f"{tuple(call.inputs.shape)} for an output of {tuple(context_BQHD.shape)}; "
+                f"{tuple(call.inputs.shape)} for an output of {sizes[0]} x {sizes[1]} tokens; "
                 "use AttentionSpec(gate=None) for this model"
             )
         self._tell_frozen_gates()
@@ -264,11 +298,14 @@ def plain_attention() -> Iterator[None]:
         _plain.reset(token)
 
 
-def _has_own_attend(cls: type) -> bool:
-    """Whether the class that defines the weights also defines `attend`: a subclass with other weights must not inherit it."""
+def _has_own(way: str, cls: type) -> bool:
+    """Whether the class that defines the weights also defines this other way to the context.
+
+    A subclass with other weights must not inherit it.
+    """
     for base in cls.__mro__:
         if "forward" in vars(base):
-            return "attend" in vars(base) and base is not Normalizer
+            return way in vars(base) and base is not Normalizer
     return False
 
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import quietformer as qf
 from quietformer.attention.call_settings import CoreOptions, FusedOptions
-from quietformer.attention.core import AttentionCore, _has_own_attend, plain_attention
+from quietformer.attention.core import AttentionCore, _has_own, plain_attention
 from quietformer.attention.kernels import flex
 from quietformer.attention.kernels.blocked import Clipping, clipped_attention
 from quietformer.attention.kernels.flex import flex_clipped_attention
@@ -33,7 +33,7 @@ NO_WEIGHTS = CoreOptions(weights=False)
 
 def has_own_attend(spec):
     """Whether this normalizer has a way to the context that never holds the weights."""
-    return _has_own_attend(type(spec.normalizer.build(HeadGeometry(4, 32, 8))))
+    return _has_own("attend", type(spec.normalizer.build(HeadGeometry(4, 32, 8))))
 
 
 NORMALIZERS = {

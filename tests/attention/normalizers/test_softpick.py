@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import quietformer as qf
-from quietformer.attention.normalizers.softpick import EPSILON
+from quietformer.attention.kernels.row_weights import SOFTPICK_EPSILON
 from quietformer.config.attention import HeadGeometry
 
 NORMALIZER = qf.Softpick().build(HeadGeometry(n_heads=1, d_model=4, d_value=4))
@@ -24,7 +24,7 @@ def weights(x, visible=None):
 @given(rows)
 def test_it_is_the_rectified_softmax_of_the_paper(x):
     rise = np.expm1(x)
-    expected = np.maximum(rise, 0) / (np.abs(rise).sum() + EPSILON)
+    expected = np.maximum(rise, 0) / (np.abs(rise).sum() + SOFTPICK_EPSILON)
     np.testing.assert_allclose(weights(x), expected, rtol=1e-9, atol=1e-14)
 
 

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from quietformer.attention.call_settings import FusedOptions
+from quietformer.attention.kernels.row_weights import RowWeights
 from quietformer.attention.masks import AnyMask
 
 
@@ -21,6 +23,10 @@ class Normalizer(nn.Module):
         self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
     ) -> Tensor | None:
         """The context (B, H, Q, D), computed without storing the weights; None where storing them is no worse."""
+        return None
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights | None:
+        """The weights as the Triton kernels compute them; None where they cannot."""
         return None
 
     def advance_(self, steps: int = 1) -> None:

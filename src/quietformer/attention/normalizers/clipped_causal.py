@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from quietformer.attention.call_settings import FusedOptions
+from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.attention.kernels.row_weights import RowWeights
 from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.clipped_softmax import ClippedSoftmax, ClippedSoftmaxNormalizer, count_keys
@@ -30,12 +34,21 @@ class ClippedCausalNormalizer(ClippedSoftmaxNormalizer):
         context_BHQD = super().attend(query_BHQD, key_BHKD, value_BHKD, mask, options)
         if context_BHQD is None:
             return None
-        n_keys: Tensor | int = key_BHKD.shape[2]
-        if isinstance(mask, Causal):
-            n_keys = mask.count("row")
-        elif mask is not None:
-            n_keys = count_keys(visible_keys(mask), "row")
-        return context_BHQD * _more_than_one(n_keys, context_BHQD)
+        return context_BHQD * _more_than_one(_keys_of_rows(mask, key_BHKD.shape[2]), context_BHQD)
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights | None:
+        found = super().row_weights(mask, n_keys, dtype)
+        counted = _keys_of_rows(mask, n_keys)
+        if found is None or not isinstance(counted, Tensor):
+            return found if n_keys > 1 else None
+        return replace(found, factor=(counted > 1).to(accumulation_dtype(dtype)))
+
+
+def _keys_of_rows(mask: AnyMask, n_keys: int) -> Tensor | int:
+    """The number of keys that each row sees."""
+    if isinstance(mask, Causal):
+        return mask.count("row")
+    return n_keys if mask is None else count_keys(visible_keys(mask), "row")
 
 
 def _more_than_one(n_keys: Tensor | int, like: Tensor) -> Tensor | float:

@@ -15,6 +15,7 @@ from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.blocked import Clipping, clipped_attention
 from quietformer.attention.kernels.flex import flex_clipped_attention
+from quietformer.attention.kernels.row_weights import RowWeights
 from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.softmax import masked_softmax
@@ -138,6 +139,13 @@ class ClippingNormalizer(Normalizer):
         clipping = Clipping(gamma, self.spec.zeta, options.dropout)
         attention = flex_clipped_attention if flexible else clipped_attention
         return attention(*tensors, clipping, scaling=options.scaling, mask=mask)
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights | None:
+        self._notice_idle_warmup()
+        gamma = self._gamma_under(mask, n_keys, accumulation_dtype(dtype))
+        if isinstance(gamma, Tensor) and gamma.requires_grad:
+            return None
+        return RowWeights("clipped", low=gamma, zeta=self.spec.zeta)
 
     def _gamma_under(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> Tensor | float:
         if isinstance(mask, Causal):

@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.dtypes import accumulation_dtype
 from quietformer.attention.kernels.blocked import Clipping, clipped_attention
+from quietformer.attention.kernels.row_weights import RowWeights
 from quietformer.attention.masks import AnyMask, read_mask, split_mask
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.clipped_softmax import (
@@ -50,6 +53,10 @@ class ClippedSoftmax1Normalizer(ClippedSoftmaxNormalizer):
             bias = nn.functional.pad(bias.expand(*bias.shape[:-1], n_keys), (0, 1))
         key, value = (nn.functional.pad(x, (0, 0, 0, 1)) for x in (key_BHKD, value_BHKD))
         return clipped_attention(query_BHQD, key, value, clipping, scaling=options.scaling, mask=bias)
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights | None:
+        found = super().row_weights(mask, n_keys, dtype)
+        return None if found is None else replace(found, sink=0.0)
 
 
 @normalizers.register("clipped_softmax1")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from quietformer.attention.call_settings import FusedOptions
 from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.attention.kernels.row_weights import RowWeights
 from quietformer.attention.kernels.sdpa import sink_attention
 from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
@@ -42,6 +43,9 @@ class LearnedSinkNormalizer(Normalizer):
         self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
     ) -> Tensor:
         return sink_attention(query_BHQD, key_BHKD, value_BHKD, self.logit, mask, options)
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights:
+        return RowWeights("softmax", sink=self.logit)
 
 
 @normalizers.register("learned_sink")

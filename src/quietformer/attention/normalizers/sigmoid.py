@@ -12,6 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.attention.kernels.row_weights import RowWeights
+from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.clipped_softmax import count_keys
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
@@ -36,6 +38,14 @@ class SigmoidNormalizer(Normalizer):
         n_keys = scores_BHQK.shape[-1] if visible is None else count_keys(visible, self.spec.keys)
         weights_BHQK = torch.sigmoid(x_BHQK + self.bias(n_keys, x_BHQK.dtype))
         return weights_BHQK if visible is None else weights_BHQK * visible
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights:
+        counted: Tensor | int = n_keys
+        if isinstance(mask, Causal):
+            counted = mask.count(self.spec.keys)
+        elif mask is not None:
+            counted = count_keys(visible_keys(mask), self.spec.keys)
+        return RowWeights("sigmoid", low=self.bias(counted, accumulation_dtype(dtype)))
 
     def check_cache(self) -> None:
         """Refuse a growing key/value cache where it would change the bias that earlier tokens were computed with."""

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from quietformer.attention.call_settings import FusedOptions
+from quietformer.attention.kernels.row_weights import RowWeights
 from quietformer.attention.kernels.sdpa import sink_attention
 from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
@@ -24,6 +26,9 @@ class Softmax1Normalizer(Normalizer):
         self, query_BHQD: Tensor, key_BHKD: Tensor, value_BHKD: Tensor, mask: AnyMask, options: FusedOptions
     ) -> Tensor:
         return sink_attention(query_BHQD, key_BHKD, value_BHKD, None, mask, options)
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights:
+        return RowWeights("softmax", sink=0.0)
 
 
 @normalizers.register("softmax1")

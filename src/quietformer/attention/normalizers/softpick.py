@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from quietformer.attention.dtypes import accumulation_dtype
+from quietformer.attention.kernels.row_weights import SOFTPICK_EPSILON, RowWeights
+from quietformer.attention.masks import AnyMask
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
-
-EPSILON = 1e-6
-"""Added to the denominator, which is zero where all scores are."""
 
 
 def softpick(scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -24,7 +23,7 @@ def softpick(scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
     rise_BHQK = torch.exp(x_BHQK - shift) - unit
     if visible is not None:
         rise_BHQK = rise_BHQK * visible  # a hidden key would count as a score far below zero
-    return torch.relu(rise_BHQK) / (rise_BHQK.abs().sum(dim=-1, keepdim=True) + EPSILON * unit)
+    return torch.relu(rise_BHQK) / (rise_BHQK.abs().sum(dim=-1, keepdim=True) + SOFTPICK_EPSILON * unit)
 
 
 class SoftpickNormalizer(Normalizer):
@@ -32,6 +31,9 @@ class SoftpickNormalizer(Normalizer):
 
     def forward(self, scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
         return softpick(scores_BHQK, visible)
+
+    def row_weights(self, mask: AnyMask, n_keys: int, dtype: torch.dtype) -> RowWeights:
+        return RowWeights("softpick")
 
 
 @normalizers.register("softpick")
