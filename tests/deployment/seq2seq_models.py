@@ -42,9 +42,7 @@ def tiny_seq2seq(name: str, vocabulary: int = VOCABULARY) -> Any:
     made: dict[str, Any] = {
         "whisper": lambda: WhisperForConditionalGeneration(WhisperConfig(**sound)),
         "marian": lambda: MarianMTModel(MarianConfig(decoder_start_token_id=PAD, **text)),
-        "bart": lambda: BartForConditionalGeneration(
-            BartConfig(decoder_start_token_id=END, **text)
-        ),
+        "bart": lambda: BartForConditionalGeneration(BartConfig(decoder_start_token_id=END, **text)),
         "t5": lambda: T5ForConditionalGeneration(
             T5Config(decoder_start_token_id=PAD, feed_forward_proj="gated-gelu", **T5_SIZES, **words)
         ),
@@ -56,8 +54,8 @@ def tiny_seq2seq(name: str, vocabulary: int = VOCABULARY) -> Any:
             parameter.add_(torch.randn_like(parameter), alpha=spread)
     if name == "whisper":
         model.generation_config = GenerationConfig(
-            decoder_start_token_id=START, no_timestamps_token_id=vocabulary - 1, suppress_tokens=[7, 11], begin_suppress_tokens=[9, END],
-            is_multilingual=False, return_timestamps=False, max_length=POSITIONS, **SPECIAL,
+            decoder_start_token_id=START, no_timestamps_token_id=vocabulary - 1, suppress_tokens=[7, 11],
+            begin_suppress_tokens=[9, END], is_multilingual=False, return_timestamps=False, max_length=POSITIONS, **SPECIAL,
         )  # fmt: skip
     else:
         model.generation_config.bad_words_ids = [[9]]

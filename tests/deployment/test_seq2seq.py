@@ -16,7 +16,7 @@ from quietformer.deployment.seq2seq_model import DECODER, ENCODER, graph_path, o
 from quietformer.quant.calibration import calibrate_, full_precision, quantize_
 from tests.deployment.seq2seq_models import END, FRAMES, MELS, PAD, VOCABULARY, tiny_seq2seq
 
-FAMILIES = ("whisper", "marian", "t5")
+FAMILIES = ("whisper", "t5")
 MOST = 16
 
 
@@ -92,7 +92,10 @@ def test_int8_writes_what_the_simulation_does_but_for_ties(family):
 def test_one_by_one_is_what_a_batch_gives_and_a_seed_gives_the_same_draw(family):
     name, model, _, folder = family
     runtime, batch = open_graph(graph_path(folder, FP32)), inputs(name, 3)
-    single = [by_graph(runtime, model, {key: tensor[place : place + 1] for key, tensor in batch.items()}) for place in range(3)]
+    single = [
+        by_graph(runtime, model, {key: tensor[place : place + 1] for key, tensor in batch.items()})
+        for place in range(3)
+    ]
     assert [row for (row,) in single] == by_graph(runtime, model, batch)
     drawn = [by_graph(runtime, model, batch, do_sample=True, seed=seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -104,7 +107,10 @@ def test_the_graphs_have_the_names_that_clients_look_for(family):
     assert [one.name for one in encoder.get_outputs()] == ["last_hidden_state"]
     layers = model.config.decoder_layers if name != "t5" else model.config.num_decoder_layers
     parts = [
-        f"{layer}.{side}.{part}" for layer in range(layers) for side in ("decoder", "encoder") for part in ("key", "value")
+        f"{layer}.{side}.{part}"
+        for layer in range(layers)
+        for side in ("decoder", "encoder")
+        for part in ("key", "value")
     ]
     taken = {one.name: one for one in decoder.get_inputs()}
     mask = set() if name == "whisper" else {"encoder_attention_mask"}

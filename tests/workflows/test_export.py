@@ -13,7 +13,6 @@ from quietformer.data.known_items import FEWEST
 from quietformer.data.tokenizers import train_tokenizer
 from quietformer.deployment.openvino_runtime import OpenVinoModel
 from tests.commands import fails
-from tests.speech import whisper, write_speech
 
 TOPICS = ("cats", "rivers", "bridges", "stars", "bread", "chess", "violins", "trains", "clocks", "maps")
 PARAGRAPHS = [
@@ -115,28 +114,6 @@ def test_retrieval_needs_paragraphs(run, encoder, tmp_path):
     texts = ("--texts", encoder / "texts.txt", "--eval-texts", tmp_path / "few.txt")
     arguments = ("export", encoder / "model", tmp_path / "int8", *texts, *SMALL, "--min-quality", "ndcg10=0.1")
     assert "it needs paragraphs of two sentences" in fails(run, *arguments)
-
-
-def test_a_speech_model_is_exported_as_its_encoder_and_scored_by_its_words(run, tmp_path):
-    whisper(tmp_path / "model")
-    speech = write_speech(tmp_path / "audio")
-    small = ("--sequences", 2, "--calibration", 1, "--batch-size", 2, "--no-timed")
-    code, _, error = run("export", tmp_path / "model", tmp_path / "int8", "--audio", speech, *small)
-    assert code == 0, error
-    report = json.loads((tmp_path / "int8" / "report.json").read_text())
-    assert report["model"]["class_name"] == "WhisperEncoder"
-    agreement = {one["runtime"]: one["agreement"]["cosine"] for one in report["export"]["runtimes"]}
-    assert agreement["onnxruntime"] > 0.99
-    # OpenVINO's signed weights overflow without VNNI, which the report says.
-    assert agreement["openvino"] > (0.9 if "without VNNI" in report["export"]["instruction_set"] else 0.99)
-    assert {*report["fp32"]} >= {"cosine", "wer"}
-    assert report["real"]["wer"] is not None
-    assert (tmp_path / "int8" / "preprocessor_config.json").is_file()
-    assert "AutoFeatureExtractor" in (tmp_path / "int8" / "README.md").read_text()
-    worse = ("--min-quality", "wer=0")  # lower is better, and noise is not words
-    assert (
-        run("export", tmp_path / "model", tmp_path / "none", "--audio", speech, *small, "--no-search", *worse)[0] == 3
-    )
 
 
 def test_every_runtime_must_have_the_quality(run, encoder, tmp_path, monkeypatch):

@@ -14,9 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from quietformer.architectures.forward import AUDIBLE, Batch, fitting, has_decoder, in_eval_mode
+from quietformer.architectures.layout import output_embeddings
 from quietformer.config.options.generate import GenerationOptions
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.data.first_tokens import FirstTokens, first_tokens
+from quietformer.errors import QuietformerError
 from quietformer.quant.calibration import full_precision
 
 LONGEST = 64
@@ -33,8 +35,10 @@ def first_tokens_of(model: PreTrainedModel) -> FirstTokens:
     told: dict[str, Any] = model.config.to_dict()
     if model.generation_config is not None:
         told |= {name: value for name, value in model.generation_config.to_dict().items() if value is not None}
-    words: Any = model.get_output_embeddings() or model.get_input_embeddings()
-    return first_tokens(told, words.weight.shape[0])
+    words = output_embeddings(model)
+    if words is None:
+        raise QuietformerError(f"{type(model).__name__} has no head that writes tokens")
+    return first_tokens(told, int(words.weight.shape[0]))
 
 
 def written(model: PreTrainedModel, batch: Batch, room: int) -> list[list[int]]:
@@ -119,7 +123,11 @@ def _steps(model: PreTrainedModel, batch: Batch) -> Callable[[Tensor], Tensor]:
     def step(tokens_BT: Tensor) -> Tensor:
         nonlocal cache
         made: Any = model(
-            encoder_outputs=found, decoder_input_ids=tokens_BT.to(model.device), past_key_values=cache, use_cache=True, **mask
+            encoder_outputs=found,
+            decoder_input_ids=tokens_BT.to(model.device),
+            past_key_values=cache,
+            use_cache=True,
+            **mask,
         )
         cache = made.past_key_values
         logits_BV: Tensor = made.logits[:, -1].float().cpu()

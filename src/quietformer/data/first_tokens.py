@@ -62,7 +62,9 @@ def _prompt(told: Mapping[str, Any], start: int, language: str | None) -> tuple[
     names: Mapping[str, int] = told.get("lang_to_id") or {}
     if not told.get("is_multilingual") or not names:
         if language is not None:
-            raise QuietformerError(f"the model knows one language, so it cannot be told {language!r}; leave out language")
+            raise QuietformerError(
+                f"the model knows one language, so it cannot be told {language!r}; leave out language"
+            )
         return (start, *rest), ()
     task = (told.get("task_to_id") or {}).get(TASK)
     rest = [*_integers(task), *rest]

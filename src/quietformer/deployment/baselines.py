@@ -21,7 +21,6 @@ from quietformer.architectures.forward import Batch, model_inputs
 from quietformer.config.quantization import QuantSpec
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment.latency import threads_of_torch
-from quietformer.deployment.traced_graphs import LARGE
 from quietformer.deployment.onnx_graph import floating_graph
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.onnxruntime_tools import (
@@ -38,6 +37,7 @@ from quietformer.deployment.other_tools import ALPHA, smoothquant_model, torchao
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.runtimes import F32, runtime_model, size_of
 from quietformer.deployment.torch_program import marked_program, output_name
+from quietformer.deployment.traced_graphs import LARGE
 from quietformer.deployment.turns import take_turns
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress

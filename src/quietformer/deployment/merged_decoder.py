@@ -13,7 +13,7 @@ FIRST, FURTHER = "first", "further"
 
 
 def merged_decoder(first: ir.Model, further: ir.Model) -> ir.Model:
-    """`use_cache_branch` says which step is taken; a further one gives nothing for the keys and values of the encoder's output."""
+    """`use_cache_branch` says which step is taken; a further one gives no keys and values of the encoder's output."""
     branches = {FIRST: first.clone(), FURTHER: further.clone()}
     inputs = {str(value.name): _like(value) for value in (*further.graph.inputs, *first.graph.inputs)}
     choice = ir.Value(name=USE_CACHE, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.BOOL))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from quietformer.architectures.forward import Batch
-from quietformer.deployment.traced_graphs import LARGE
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.runtimes import size_of
 from quietformer.deployment.silence import silent
+from quietformer.deployment.traced_graphs import LARGE
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import check_place
 

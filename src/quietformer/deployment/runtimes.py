@@ -108,7 +108,8 @@ def size_of(path: Path) -> int:
     """With the files beside it that hold its weights, and the decoder that goes with an encoder."""
     decoder = decoder_path(path)
     beside = [path.with_suffix(".bin")] if path.suffix == ".xml" else path.parent.glob(f"{path.name}.*")
-    return sum(file.stat().st_size for file in (path, *beside)) + (0 if decoder is None else size_of(decoder))
+    own: int = sum(file.stat().st_size for file in (path, *beside))
+    return own if decoder is None else own + size_of(decoder)
 
 
 def _file(runtime: RuntimeName, draft: Path) -> str:

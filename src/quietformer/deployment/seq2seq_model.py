@@ -54,9 +54,7 @@ class Seq2SeqModel(RuntimeModel):
         tokens_BT, fixed, steps = feeds[DECODED], self._encoded(feeds), self.steps()
         middle = max(1, tokens_BT.shape[1] // 2)
         halves = [half for half in np.split(tokens_BT, [middle], axis=1) if half.shape[1]]
-        return np.concatenate(
-            [steps.read(fixed | {"input_ids": np.ascontiguousarray(half)}) for half in halves], 1
-        )
+        return np.concatenate([steps.read(fixed | {"input_ids": np.ascontiguousarray(half)}) for half in halves], 1)
 
     def written(self, batch: Batch, first: FirstTokens, options: GenerationOptions) -> list[list[int]]:
         """The tokens that the decoder writes of each row, up to one that ends it."""
@@ -88,5 +86,7 @@ def open_graph(path: Path, *, threads: int | None = None) -> RuntimeModel:
     if decoder is None:
         return OnnxModel(path, threads=threads)
     if not decoder.is_file():
-        raise QuietformerError(f"{path.parent} is not complete: it has {path.name} and no {decoder.name}; export it again")
+        raise QuietformerError(
+            f"{path.parent} is not complete: it has {path.name} and no {decoder.name}; export it again"
+        )
     return Seq2SeqModel(OnnxModel(path, threads=threads), OnnxModel(decoder, threads=threads))

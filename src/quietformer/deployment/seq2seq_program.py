@@ -79,16 +79,24 @@ def _example(model: PreTrainedModel, inputs: Batch, tokens_BT: Tensor) -> _Examp
         found = run(model, {**inputs, DECODED: tokens_BT, "use_cache": True})  # type: ignore[dict-item]
     cache, name = getattr(found, "past_key_values", None), type(model).__name__
     if not isinstance(cache, EncoderDecoderCache):
-        raise QuietformerError(f"{name} cannot be exported: its decoder keeps no keys and values that transformers knows")
+        raise QuietformerError(
+            f"{name} cannot be exported: its decoder keeps no keys and values that transformers knows"
+        )
     sides = (cache.self_attention_cache.layers, cache.cross_attention_cache.layers)
     kept = [
         getattr(layer, part, None) for pair in zip(*sides, strict=True) for layer in pair for part in ("keys", "values")
     ]
     tensors = [tensor for tensor in kept if isinstance(tensor, Tensor) and tensor.dim() == 4]
     if not tensors or len(tensors) != len(kept):
-        raise QuietformerError(f"{name} cannot be exported: a layer of its decoder keeps something else than keys and values")
+        raise QuietformerError(
+            f"{name} cannot be exported: a layer of its decoder keeps something else than keys and values"
+        )
     mask = inputs.get(MASK) if "input_ids" in inputs else None
     return _Example(tokens_BT, found.encoder_last_hidden_state, mask, tensors)
+
+
+def _kept(cache: Any) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.keys, layer.values) for layer in cache.layers]
 
 
 class _Encoder(WrappedModel):
@@ -129,10 +137,10 @@ class _Decoder(WrappedModel):
             encoder_outputs=BaseModelOutput(last_hidden_state=states),  # type: ignore[arg-type]
             decoder_input_ids=tokens, past_key_values=cache, use_cache=True, **named,
         )  # fmt: skip
-        layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
-        if self.begun:  # keys and values of the encoder's output are as they were given
-            return found.logits, *(part for own, _ in layers for part in (own.keys, own.values))
-        return found.logits, *(part for pair in layers for side in pair for part in (side.keys, side.values))
+        sides = [_kept(cache.self_attention_cache)]
+        if not self.begun:  # else keys and values of the encoder's output are as they were given
+            sides.append(_kept(cache.cross_attention_cache))
+        return found.logits, *(part for pairs in zip(*sides, strict=True) for pair in pairs for part in pair)
 
     def _side(self, past: list[Tensor], begin: int) -> list[tuple[Tensor, Tensor]] | None:
         step = len(PARTS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quietformer.analysis.evaluate import Evaluation
 from quietformer.analysis.task_quality import evaluate_on
+from quietformer.architectures.forward import has_decoder
 from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
@@ -53,6 +54,8 @@ def export(
     limits = options.limits()
     opened = open_once(model, options, progress, whole=True)
     check_exportable(opened.model)
+    if options.baselines and has_decoder(opened.model):
+        raise QuietformerError("--baselines: other tools are not compared on encoder-decoders; leave it out")
     check_limits_fit(limits, opened.task, type(opened.model).__name__)
     clients = plan_clients(opened.model, opened.name, options)
     begin = time.perf_counter()

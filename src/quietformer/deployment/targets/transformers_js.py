@@ -51,7 +51,11 @@ class TransformersJsTarget(TargetSpec):
     def refusal(self, model: ModelToShip) -> str:
         if not pipeline_of(model) or (model.kind == "audio" and not model.writes):
             return f"transformers.js has no pipeline for the ONNX file of a {model.class_name}"
-        if model.origin is not None and (model.kind == "text" or model.writes) and not (model.origin / "tokenizer.json").is_file():
+        if (
+            model.origin is not None
+            and (model.kind == "text" or model.writes)
+            and not (model.origin / "tokenizer.json").is_file()
+        ):
             return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
         return unknown_pooling(model, POOLINGS) if model.embeds_text else ""
 
@@ -61,7 +65,9 @@ class TransformersJsTarget(TargetSpec):
         for stem in shipment.stems:
             here = shipment.folder / f"{stem}.onnx"
             if here.with_name(f"{here.name}.data").is_file():
-                raise QuietformerError("--for transformers.js: the graph is too large for one file, and it takes one file")
+                raise QuietformerError(
+                    "--for transformers.js: the graph is too large for one file, and it takes one file"
+                )
             shutil.copy2(here, there / f"{stem}_quantized.onnx")
             fp32 = shipment.folder / f"{stem}_fp32.onnx"
             if fp32.is_file() and not fp32.with_name(f"{fp32.name}.data").is_file():
