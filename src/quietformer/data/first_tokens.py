@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quietformer.config.spec_base import JsonObject
 from quietformer.errors import QuietformerError
 
 TASK = "transcribe"
@@ -31,8 +32,9 @@ class FirstTokens:
         return wanted if self.room is None else min(wanted, self.room)
 
 
-def first_tokens(told: Mapping[str, Any], vocabulary: int, language: str | None = None) -> FirstTokens:
+def first_tokens(configs: JsonObject, vocabulary: int, language: str | None = None) -> FirstTokens:
     """From generation_config.json over config.json: where a decoder starts, and Whisper's language and task."""
+    told: dict[str, Any] = dict(configs)
     start = told.get("decoder_start_token_id", told.get("bos_token_id"))
     if not isinstance(start, int):
         raise QuietformerError(

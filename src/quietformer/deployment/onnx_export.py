@@ -82,11 +82,7 @@ def export_onnx(
         for kind in _weight_types(weight_type, asked):
             progress.step(f"writing INT8 ONNX ({kind} weights)")
             traced.save_int8(draft, f"_{kind}", placed, signed_weights=kind == "int8")
-        equal: bool | None = None
-        if weight_type == "auto":
-            progress.step("comparing signed with unsigned weights")
-            signed, unsigned = (open_graph(graph_path(draft, f"_{kind}")) for kind in ("int8", "uint8"))
-            equal = same_everywhere(signed, unsigned, batches)
+        equal = _signed_equal(draft, batches, progress) if weight_type == "auto" else None
         chosen = weight_type if equal is None else "int8" if equal else "uint8"
         refused = None
         if "openvino" in asked:
@@ -115,6 +111,13 @@ def export_onnx(
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32)
     return details
+
+
+def _signed_equal(draft: Path, batches: list[Batch], progress: Progress) -> bool:
+    """Whether signed weights give what unsigned ones do, here and on these batches."""
+    progress.step("comparing signed with unsigned weights")
+    signed, unsigned = (open_graph(graph_path(draft, f"_{kind}")) for kind in ("int8", "uint8"))
+    return same_everywhere(signed, unsigned, batches)
 
 
 @contextlib.contextmanager

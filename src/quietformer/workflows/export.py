@@ -53,10 +53,7 @@ def export(
     options.spec()  # a mistake in it is told before the model is loaded
     limits = options.limits()
     opened = open_once(model, options, progress, whole=True)
-    check_exportable(opened.model)
-    if options.baselines and has_decoder(opened.model):
-        raise QuietformerError("--baselines: other tools are not compared on encoder-decoders; leave it out")
-    check_limits_fit(limits, opened.task, type(opened.model).__name__)
+    _check_fits(opened, options)
     clients = plan_clients(opened.model, opened.name, options)
     begin = time.perf_counter()
     simulated, steps = _simulated(opened, options, progress)
@@ -98,6 +95,14 @@ def export(
         progress.step(f"pushing to {options.push}")
         push_folder(out, options.push, written, private=options.private)
     return report
+
+
+def _check_fits(opened: OpenedModel, options: ExportOptions) -> None:
+    """Refuse a model that cannot be exported, or not as it is asked for, before the work."""
+    check_exportable(opened.model)
+    if options.baselines and has_decoder(opened.model):
+        raise QuietformerError("--baselines: other tools are not compared on encoder-decoders; leave it out")
+    check_limits_fit(options.limits(), opened.task, type(opened.model).__name__)
 
 
 def _simulated(opened: OpenedModel, options: ExportOptions, progress: Progress) -> tuple[Simulation, list[SearchStep]]:
