@@ -35,10 +35,10 @@ def first_tokens_of(model: PreTrainedModel) -> FirstTokens:
     told: dict[str, Any] = model.config.to_dict()
     if model.generation_config is not None:
         told |= {name: value for name, value in model.generation_config.to_dict().items() if value is not None}
-    words = output_embeddings(model)
+    words: Any = output_embeddings(model)
     if words is None:
         raise QuietformerError(f"{type(model).__name__} has no head that writes tokens")
-    return first_tokens(told, int(words.weight.shape[0]))
+    return first_tokens(told, words.weight.shape[0])
 
 
 def written(model: PreTrainedModel, batch: Batch, room: int) -> list[list[int]]:
