@@ -108,5 +108,7 @@ def test_a_model_that_translates_writes_what_transformers_does(tmp_path):
     assert fp32.generate(texts, max_new_tokens=12) == fp32.generate(texts, max_new_tokens=12, batch_size=1) == wanted
     with pytest.raises(qf.QuietformerError, match=f"the model has {POSITIONS} positions; shorten it"):
         fp32.generate("word " * 2 * POSITIONS)
+    with pytest.raises(qf.QuietformerError, match="has an encoder and a decoder, which bench does not measure"):
+        qf.bench(tmp_path / "int8")
     with pytest.raises(qf.QuietformerError, match="texts are a text or a list of texts, got int"):
         fp32.generate([3])

@@ -17,6 +17,7 @@ from quietformer.deployment.openvino_runtime import OPENVINO_FILE, has_openvino
 from quietformer.deployment.processor import instruction_set, processor_name
 from quietformer.deployment.runtime_model import Feeds, RuntimeModel
 from quietformer.deployment.runtimes import runtimes_asked, size_of
+from quietformer.deployment.seq2seq_model import Seq2SeqModel
 from quietformer.deployment.shipment import FP32_GRAPHS
 from quietformer.deployment.turns import take_turns
 from quietformer.errors import CheckpointError, QuietformerError
@@ -37,6 +38,10 @@ def bench(
     threads = options.threads or torch.get_num_threads()
     progress.step(f"loading {folder}")
     models = [(found, kind, found.open(threads)) for found, kind in _files(folder, options)]
+    if any(isinstance(model, Seq2SeqModel) for _, _, model in models):
+        raise QuietformerError(
+            f"{folder} has an encoder and a decoder, which bench does not measure; its report has the latency of both"
+        )
     rows = []
     for batch, length in options.sizes():
         progress.step(f"timing batch {batch}" + (f", {length} tokens" if length else ""))
