@@ -22,6 +22,7 @@ from quietformer.attention.core import AttentionCore, LayerCall, plain_attention
 from quietformer.attention.kernels import triton_launch
 from quietformer.attention.kernels.fused import runs_on
 from quietformer.attention.kernels.triton_launch import Call, Tile, run_backward, run_forward
+from quietformer.attention.kernels.triton_ops import row_attention
 from quietformer.attention.masks import late_mask
 from quietformer.config.attention import HeadGeometry, gates, normalizers
 from tests.tiny_models import build, inputs, logits
@@ -373,3 +374,19 @@ def test_other_calls_go_another_way(monkeypatch):
     core(*tensors, options=FUSED)
     handle.remove()
     core_for("softmax()", 2)(*tensors, options=FUSED)
+
+
+@pytest.mark.parametrize("kind", ["clipped", "softpick"])
+def test_a_window_that_is_described_is_the_window_as_a_mask(kind):
+    generator = torch.Generator().manual_seed(0)
+    tensors = tensors_for((1, 1, 40, 42), 1, generator)
+    low = torch.full((1, 1, 1, 1), -0.03, device=DEVICE)
+    places = torch.arange(42)[None] - torch.arange(40)[:, None] - 2
+    mask = ((places <= 0) & (places > -5)).to(DEVICE)
+
+    def results(mask, span):
+        context = row_attention(Call(*tensors, low, None, mask, *[None] * 4, kind, [0.3, 1.0, 0.0], span))
+        outer = torch.linspace(-1, 1, context.numel(), device=DEVICE).view_as(context)
+        return [context, *torch.autograd.grad(context, tensors, outer)]
+
+    assert_close(results(None, [2, 5]), results(mask, []), 1e-5)

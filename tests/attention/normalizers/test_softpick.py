@@ -25,7 +25,8 @@ def weights(x, visible=None):
 def test_it_is_the_rectified_softmax_of_the_paper(x):
     rise = np.expm1(x)
     expected = np.maximum(rise, 0) / (np.abs(rise).sum() + SOFTPICK_EPSILON)
-    np.testing.assert_allclose(weights(x), expected, rtol=1e-9, atol=1e-14)
+    # exp(x) - 1 near zero is off by the rounding of 1, and is divided by epsilon at least.
+    np.testing.assert_allclose(weights(x), expected, rtol=1e-9, atol=1e-9)
 
 
 @given(rows, st.integers(1, 5))
