@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -177,3 +179,11 @@ def test_what_nobody_has_recognised_is_one_line_too(run, monkeypatch, error):
 def test_an_error_does_not_drive_the_terminal(run, tmp_path):
     line = fails(run, "inspect", tmp_path / "a\x1b[31mred\u202e")
     assert "a\\x1b[31mred\\u202e" in line
+
+
+def test_a_name_that_the_terminal_cannot_show_does_not_lose_the_result(run, folder, tmp_path, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", written)
+    assert run("convert", folder, tmp_path / "\u043c\u043e\u0434\u0435\u043b\u044c", "--gate", "linear")[0] == 0
+    written.flush()
+    assert rb"\u043c\u043e" in written.buffer.getvalue()

@@ -6,6 +6,7 @@ import errno
 import sys
 import traceback
 import warnings
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -72,6 +73,8 @@ def main() -> None:
     debug = DEBUG in sys.argv[1:]
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG] or ["--help"]
     warnings.showwarning = _note
+    if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal cannot show is no reason to lose the result
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
     except (SystemExit, KeyboardInterrupt):
@@ -109,7 +112,9 @@ def _message(error: BaseException) -> str:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "not enough memory; a smaller model, batch or length needs less"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = Path(error.filename or ".")
+        if not error.filename:
+            return f"{error.strerror}; make room where the output goes, and run the same command again"
+        place = Path(error.filename)
         return f"{place}: {error.strerror} ({free_in_words(place)}); make room and run the same command again"
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"

@@ -51,6 +51,8 @@ def check_files(folder: Path) -> None:
     """No pipe, device or loop of links under a name that would be read."""
     for path in sorted({path for pattern in READ for path in folder.glob(pattern)}):
         check_regular(path, CheckpointError)
+        if not os.access(path, os.R_OK):  # the reader of safetensors would say that it is not there
+            raise CheckpointError(f"{path} cannot be read: permission denied")
 
 
 def check_counts(config: Mapping[str, object], where: str) -> None:
