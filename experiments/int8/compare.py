@@ -1,15 +1,18 @@
 """Real models in INT8 by every tool: quality, speed and size, in one table.
 
     python -m experiments.int8.compare FOLDER [--only minilm ...] [--data "minilm=--texts a.txt --eval-texts b.txt"] [--keep]
+                                       [--add]
 
 FOLDER is what `python -m experiments.int8.model_folders` writes; a model that is no folder in it is opened by its name. Each
 model is exported twice, by default with all other tools beside it (`export --baselines`) and with every tensor in INT8
-(`export --placement paper`). Words after `--` go to every export, e.g. `-- --threads 1 --sequences 256`.
+(`export --placement paper`). With --add, models that were measured before stay in the kept result. Words after `--` go to every
+export, e.g. `-- --threads 1 --sequences 256`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
@@ -19,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.documents import markdown
-from experiments.provenance import keep, keep_option_
+from experiments.provenance import keep, keep_option_, made_by
 from experiments.speed.turns import machine
 from quietformer.results import numbers
 from quietformer.results.export import TITLES, ExportReport
+
+RESULT = Path(__file__).with_suffix(".json")
 
 DATA = {
     "minilm": "--sequences 256",
@@ -45,10 +50,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(DATA), metavar="MODEL", help="these models instead of all")
     parser.add_argument("--data", action="append", default=[], metavar="MODEL=OPTIONS", help="other data for a model")
     keep_option_(parser)
+    parser.add_argument("--add", action="store_true", help="keep the result, and in it the models measured before")
     arguments, more = parser.parse_known_args()
     more = [word for word in more if word != "--"]
     data = DATA | dict(given.split("=", 1) for given in arguments.data)
-    models = {}
+    models = json.loads(RESULT.read_text(encoding="utf-8"))["models"] if arguments.add and RESULT.is_file() else {}
     for name in arguments.only:
         model, _, bits = name.partition("@")
         place = arguments.folder / model
@@ -56,9 +62,10 @@ def main() -> None:
         models[name] = measure(place if place.is_dir() else model, [*words, "--bits", bits] if bits else words)
         if bits:
             models[name]["rows"] = [row for row in models[name]["rows"] if not row["name"].startswith(EIGHT_BITS_ONLY)]
+        models[name]["commit"] = made_by(__file__)["commit"]
         print(table({"models": {name: models[name]}}), flush=True)
-        if arguments.keep:  # after each: all of them take half an hour and more
-            keep(__file__, {"machine": machine(), "models": models})
+        if arguments.keep or arguments.add:  # after each: all of them take half an hour and more
+            keep(__file__, {"machine": machine(), "models": {one: models[one] for one in DATA if one in models}})
 
 
 def measure(model: Path | str, words: list[str]) -> dict[str, Any]:
