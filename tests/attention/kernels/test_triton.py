@@ -23,7 +23,7 @@ CASES = Path(__file__).with_name("triton_cases.py")
 def test_the_kernels_compute_what_the_plain_core_computes():
     """In a process of its own: the interpreter takes the place of the compiler when Triton is imported."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(CASES)]
     done = subprocess.run(command, env=environment, cwd=CASES.parents[3], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
