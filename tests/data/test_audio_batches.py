@@ -143,3 +143,20 @@ def test_audio_models_say_what_they_need(tmp_path):
         CalibrationOptions(eval_audio=tmp_path)
     with pytest.raises(qf.QuietformerError, match=r"--eval-audio goes with --audio, not with images"):
         CalibrationOptions(eval_audio=tmp_path, images=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sampling_rate", [16000]),
+        ("sampling_rate", 0),
+        ("sampling_rate", "16000"),
+        ("n_samples", -1),
+        ("n_samples", 2.5),
+    ],
+)
+def test_settings_of_the_extractor_that_make_no_sense_are_told(tmp_path, name, value):
+    extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=SECONDS)
+    setattr(extractor, name, value)
+    with pytest.raises(qf.QuietformerError, match=f"has {name} .*put preprocessor_config.json right"):
+        folder_windows(tmp_path, extractor, 1)

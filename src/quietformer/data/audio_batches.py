@@ -42,7 +42,7 @@ class AudioWindow:
 
 def folder_windows(folder: Path, extractor: Any, count: int) -> list[AudioWindow]:
     """Up to `count` windows of the recordings in a folder and its subfolders, in order of name."""
-    rate = int(extractor.sampling_rate)
+    rate = rate_of(extractor)
     size = window_samples(extractor)
     found: list[AudioWindow] = []
     for path in audio_paths(folder):
@@ -56,10 +56,26 @@ def folder_windows(folder: Path, extractor: Any, count: int) -> list[AudioWindow
     return found[:count]
 
 
+def rate_of(extractor: Any) -> int:
+    """Samples a second that the extractor takes."""
+    return _whole_number(extractor, "sampling_rate", *RATES)
+
+
 def window_samples(extractor: Any) -> int:
     """How many samples the extractor takes at once: Whisper's 30 seconds, or ten."""
-    own = getattr(extractor, "n_samples", None)
-    return int(own) if own else int(SECONDS * extractor.sampling_rate)
+    if getattr(extractor, "n_samples", None):
+        return _whole_number(extractor, "n_samples", 1, ENDLESS)
+    return int(SECONDS * rate_of(extractor))
+
+
+def _whole_number(extractor: Any, name: str, least: int, most: int) -> int:
+    found = getattr(extractor, name, None)
+    if type(found) is not int or not least <= found <= most:
+        raise QuietformerError(
+            f"the model's feature extractor has {name} {repr(found)[:40]}, which is no whole number from {least:,} "
+            f"to {most:,}; put preprocessor_config.json right"
+        )
+    return found
 
 
 def audio_batches(windows: list[AudioWindow], extractor: Any, *, batch_size: int) -> Iterator[Batch]:

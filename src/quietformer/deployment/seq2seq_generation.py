@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quietformer.architectures.forward import Batch
 from quietformer.config.options.generate import GenerationOptions
-from quietformer.data.audio_batches import AudioWindow, audio_batches, read_wav, resampled, window_samples
+from quietformer.data.audio_batches import AudioWindow, audio_batches, rate_of, read_wav, resampled, window_samples
 from quietformer.data.first_tokens import first_tokens
 from quietformer.data.processors import feature_extractor_of
 from quietformer.deployment.exported_folder import ExportedFolder
@@ -69,7 +69,7 @@ def _read(exported: ExportedFolder, texts: Sequence[Any], options: GenerationOpt
 def _heard(exported: ExportedFolder, recordings: Sequence[Any], options: GenerationOptions) -> Iterator[Given]:
     """Windows of all recordings, in order; one longer than the extractor's window is written of piece by piece."""
     extractor = feature_extractor_of(str(exported.folder))
-    size, rate = window_samples(extractor), int(extractor.sampling_rate)
+    size, rate = window_samples(extractor), rate_of(extractor)
     pieces = [
         (place, piece)
         for place, recording in enumerate(recordings)
