@@ -24,3 +24,9 @@ def test_text_that_is_not_utf8_is_told_by_its_file(tmp_path):
     pq.write_table(pa.table({"text": pa.StringArray.from_buffers(2, offsets, content)}), path)
     with pytest.raises(QuietformerError, match=r"table\.parquet cannot be read: .*UTF8"):
         read_rows(Source(path=str(path)), {"text": "text"})
+
+
+def test_a_file_of_zeros_has_no_rows(tmp_path):
+    (tmp_path / "table.jsonl").write_bytes(bytes(1000))
+    with pytest.raises(QuietformerError, match=r"table\.jsonl cannot be read: no row in it is a JSON object"):
+        read_rows(Source(path=str(tmp_path / "table.jsonl")), {"text": "text"})

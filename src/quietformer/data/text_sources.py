@@ -38,6 +38,8 @@ def read_rows(
         datasets.disable_progress_bars()
     try:
         rows = _open(source, streaming, limit)
+    except StopIteration as error:  # of JSON in which not one row was found
+        raise QuietformerError(f"{source.name} cannot be read: no row in it is a JSON object") from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         if isinstance(error, QuietformerError):
             raise
