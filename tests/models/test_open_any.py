@@ -162,3 +162,11 @@ def test_a_file_without_a_tokenizer(known, tmp_path):
 def test_an_architecture_transformers_does_not_read(known, tmp_path):
     path = write_gguf(tmp_path / "odd.gguf", known[0], known[1], architecture="rwkv7")
     assert "rwkv7" in _refusal(open_model, str(path))
+
+
+def test_a_gguf_file_of_two_billion_layers_is_refused_before_they_are_built(known, tmp_path):
+    damaged = known[2].read_bytes()
+    value = damaged.index(b"llama.block_count") + len(b"llama.block_count") + 4  # behind the type of the value
+    (tmp_path / "deep.gguf").write_bytes(damaged[:value] + (2**31 - 1).to_bytes(4, "little") + damaged[value + 4 :])
+    with pytest.raises(QuietformerError, match=r"deep\.gguf: num_hidden_layers must lie between -1 and 4096"):
+        open_model(str(tmp_path / "deep.gguf"))

@@ -28,7 +28,7 @@ from transformers import (
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import clear_leftovers
-from quietformer.models.check_folder import check_files, check_finite, check_folder
+from quietformer.models.check_folder import check_counts, check_files, check_finite, check_folder
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.origin import fetch_sentence_files, transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
@@ -140,6 +140,7 @@ def _open_gguf(file: Path) -> PreTrainedModel:
     try:
         with alone(file) as place, silenced_transformers(), _no_gguf_bar():
             config = AutoConfig.from_pretrained(**place)
+            check_counts(config.to_dict(), str(file))
             # Most files do not say which class they were; without its head a language model cannot be judged.
             guessed: Any = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
             model = whole_model(
