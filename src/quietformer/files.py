@@ -106,8 +106,19 @@ def _check_name(path: Path) -> None:
 
 
 def _check_writable(folder: Path) -> None:
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK) or not _takes_files(folder):
         raise QuietformerError(f"{folder} cannot be written to; choose another place")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether it is more than a view of the system, such as /sys: whoever may write anywhere learns that by trying only."""
+    if not hasattr(os, "statvfs") or os.statvfs(folder).f_blocks:
+        return True
+    try:
+        os.rmdir(tempfile.mkdtemp(dir=folder))
+    except OSError:
+        return False
+    return True
 
 
 def clear_no_file(path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.fuzz.subjects import (
 
 
 def encoded(text: str, draw: random.Random) -> bytes:
-    return text.encode(draw.choice(("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-7", "cp037")))
+    return text.encode(draw.choice(("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-7", "cp037")), errors="replace")
 
 
 def other_lines(text: str, draw: random.Random) -> bytes:

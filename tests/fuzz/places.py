@@ -76,7 +76,9 @@ def no_place(place: Path, draw: random.Random) -> str:
 @damage(PLACES, "folders that cannot be", REFUSED)
 def _folders(place: Path, draw: random.Random) -> list[str]:
     out = no_place(place, draw)
-    return [word.replace("{out}", out) for word in FOLDERS[draw.choice(sorted(FOLDERS))]]
+    here = Path(out) in (Path(), Path("plain/.."))  # no place for a new folder, but one for charts
+    names = [name for name in sorted(FOLDERS) if not here or name != "figures"]
+    return [word.replace("{out}", out) for word in FOLDERS[draw.choice(names)]]
 
 
 @damage(PLACES, "files that cannot be", REFUSED)

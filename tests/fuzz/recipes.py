@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from tests.fuzz import mutations
-from tests.fuzz.case import Expected, damage
+from tests.fuzz.case import Expected, Subject, damage
 from tests.fuzz.subjects import RECIPE, STARTED, STUDY
 
 REFUSED, ANY = Expected.REFUSED, Expected.ANY
@@ -155,12 +155,12 @@ for _subject in (RECIPE, STARTED):
         path.write_text(yaml.safe_dump(content))
 
     @damage(_subject, "sizes of the model past any machine", REFUSED)
-    def _model_sizes(place: Path, draw: random.Random) -> None:
+    def _model_sizes(place: Path, draw: random.Random, subject: Subject = _subject) -> None:
         path = place / "recipe.yaml"
         content = yaml.safe_load(path.read_text())
-        content["model"]["config"][draw.choice(MODEL_SIZES)] = draw.choice(
-            (10**8, 10**10, 2**63, 10**40, -1, 0, 1.5, "8", None)
-        )
+        # A plan may be of a model that only other machines can train.
+        large = (10**10, 2**63, 10**40) if subject is RECIPE else (10**8, 10**10, 2**63, 10**40)
+        content["model"]["config"][draw.choice(MODEL_SIZES)] = draw.choice((*large, -1, 0, 1.5, "8", None))
         path.write_text(yaml.safe_dump(content))
 
     @damage(_subject, "a task that does not fit", REFUSED)

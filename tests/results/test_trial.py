@@ -92,3 +92,12 @@ def test_what_is_newer_or_damaged_is_refused(change, message, trial, result):
     fields = json.loads(TrialReport.made(trial, Measures(), result=result).to_json())
     with pytest.raises(QuietformerError, match=message):
         TrialReport.from_fields(fields | change)
+
+
+def test_a_metric_that_does_not_exist_is_refused(trial, result, tmp_path):
+    report = TrialReport.made(trial, Measures(), result=result)
+    report.save(tmp_path / "trial.json")
+    damaged = (tmp_path / "trial.json").read_text().replace('"perplexity"', '"p%rplexity"')
+    (tmp_path / "trial.json").write_text(damaged)
+    with pytest.raises(QuietformerError, match="p%rplexity"):
+        TrialReport.read(tmp_path / "trial.json")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from quietformer.config.tasks import MeasuredTask
 from quietformer.results.base import Number, Record, finite_number
@@ -71,6 +71,15 @@ class ByMetric(Record, Generic[T]):
         return ((name, self[name]) for name in self.names())
 
 
+def _known(name: str) -> str:
+    if name not in ByMetric.model_fields:
+        raise ValueError(f"unknown metric {name!r}; there are {', '.join(ByMetric.model_fields)}")
+    return name
+
+
+MetricName = Annotated[str, AfterValidator(_known)]
+"""The name of a metric that exists."""
+
 Metrics = ByMetric[float]
 """The metrics of one model; None where it gives no number any more."""
 Spreads = ByMetric[Spread]
@@ -86,7 +95,7 @@ class Yardstick(Record):
     """What a model was measured by: its task, the metric to look at first, and what a loss of it is called."""
 
     task: MeasuredTask
-    primary: str
+    primary: MetricName
     better: Better
     scale: list[float]
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from quietformer.config.tasks import MeasuredTask
 from quietformer.results.base import Report
-from quietformer.results.quality import Better
+from quietformer.results.quality import Better, MetricName
 from quietformer.results.spec_serialization import StudyField
 from quietformer.results.study_table import StudyRow, failures, legend, not_exported, study_table
 from quietformer.results.tables import Table
@@ -24,7 +24,7 @@ class StudyReport(Report):
     paper: str = Field(default="", description="what the paper says about this question")
     study: StudyField
     task: MeasuredTask | None
-    primary: str | None = Field(description="the metric to look at first")
+    primary: MetricName | None = Field(description="the metric to look at first")
     better: Better | None
     scale: list[float] | None = Field(description="limits of what a loss in quality is called")
     sentence: str

@@ -13,7 +13,7 @@ from quietformer.results.base import Number, Record, Report
 from quietformer.results.data import DataInfo
 from quietformer.results.export import ExportFacts
 from quietformer.results.inspect import Headline
-from quietformer.results.quality import Better, Metrics, Spreads
+from quietformer.results.quality import Better, MetricName, Metrics, Spreads
 from quietformer.results.spec_serialization import MeasuresField, RecipeField
 from quietformer.results.tables import Table
 
@@ -58,7 +58,7 @@ class TrialResult(Record):
     steps: int
     seconds: float = Field(description="seconds of training")
     task: MeasuredTask
-    primary: str = Field(description="the metric to look at first")
+    primary: MetricName = Field(description="the metric to look at first")
     better: Better
     fp32: Metrics
     quantized: dict[str, Spreads] = Field(description="metrics over calibrations, by bits")
