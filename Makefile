@@ -45,7 +45,7 @@ test: check browser ## everything that must hold before a change lands
 # One thread a worker: two workers with two threads each only wait for one another.
 	OMP_NUM_THREADS=1 QUIETFORMER_TIMM=$(abspath $(TIMM)) $(PY) -m pytest -n 2 --dist loadgroup
 
-fuzz: $(READY) ## damage every kind of input 10,000 times: each is refused in one line or changes nothing; about two hours
+fuzz: $(READY) ## damage every kind of input 10,000 times: each is refused in one line or changes nothing; under an hour
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz --cases 10000
 
 soak: $(READY) ## kill every command that writes, 100 times: the weights are those of commands that nobody killed; half an hour
