@@ -160,7 +160,9 @@ for _subject in (RECIPE, STARTED):
         content = yaml.safe_load(path.read_text())
         # A plan may be of a model that only other machines can train.
         large = (10**10, 2**63, 10**40) if subject is RECIPE else (10**8, 10**10, 2**63, 10**40)
-        content["model"]["config"][draw.choice(MODEL_SIZES)] = draw.choice((*large, -1, 0, 1.5, "8", None))
+        name = draw.choice(MODEL_SIZES)
+        none = () if name == "word_embed_proj_dim" else (None,)  # OPT then takes the hidden size
+        content["model"]["config"][name] = draw.choice((*large, -1, 0, 1.5, "8", *none))
         path.write_text(yaml.safe_dump(content))
 
     @damage(_subject, "a task that does not fit", REFUSED)

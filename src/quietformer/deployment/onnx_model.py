@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from quietformer.config.options.generate import GenerationFields, GenerationOptions
 from quietformer.deployment.exported_folder import ExportedFolder, read_exported
+from quietformer.deployment.media_inputs import is_single, media_batches
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.seq2seq_generation import written_texts
 from quietformer.deployment.seq2seq_model import Seq2SeqModel
@@ -91,25 +92,37 @@ class OnnxModel(nn.Module):
         return rows[0] if one else np.stack(rows) if rows else np.zeros((0, self.get_embedding_dimension()), np.float32)
 
     def __call__(self, given: Any = None, /, *, batch_size: int = 32, **arrays: Any) -> Any:
-        """Logits (N, labels) of texts, or a list of token outputs, one a text; features by name give the same dictionary more."""
+        """Logits (N, labels), or token outputs, of texts, images or recordings; of a single one without the N.
+
+        Images are paths, PIL images or pixels, recordings .wav files or samples. Features by name give the same dictionary more.
+        """
         if isinstance(given, Mapping):
             return super().__call__({**given, **arrays})
         if arrays:
             return super().__call__(arrays)[self.session.output]
         if given is None:
             raise QuietformerError("give texts, or arrays by the names of the model's inputs: model(pixel_values=...)")
-        one = isinstance(given, str)
-        texts = _checked([given] if one else given)
+        reads = "input_ids" in self.session.inputs
+        one = isinstance(given, str) if reads else is_single(given)
+        several = [given] if one else list(given)
         found: dict[int, Tensor] = {}
-        for places, batch in self._batches(texts, batch_size, None):
-            output, mask = self.forward(batch)[self.session.output], batch["attention_mask"].bool()
-            per_token = output.dim() > 2
-            for row, place in enumerate(places):
-                found[place] = output[row][mask[row]] if per_token else output[row]
-        rows = [found[place] for place in range(len(texts))]
+        for places, batch in self._prepared(several, batch_size):
+            output = self.forward(batch)[self.session.output]
+            if reads and output.dim() > 2:
+                rows = [row[seen.bool()] for row, seen in zip(output, batch["attention_mask"], strict=True)]
+            else:
+                rows = list(output)
+            found |= dict(zip(places, rows, strict=True))
+        rows = [found[place] for place in range(len(several))]
         if one:
             return rows[0]
-        return torch.stack(rows) if rows and rows[0].dim() == 1 else rows
+        # Texts and recordings have outputs of as many tokens as they are long, so these stay in a list.
+        return torch.stack(rows) if rows and (rows[0].dim() == 1 or "pixel_values" in self.session.inputs) else rows
+
+    def _prepared(self, given: list[Any], batch_size: int) -> Iterator[tuple[list[int], Mapping[str, Tensor]]]:
+        if "input_ids" in self.session.inputs:
+            return self._batches(_checked(given), batch_size, None)
+        return media_batches(self.exported, self.session.shapes, given, batch_size)
 
     def generate(self, given: Any, /, **options: Unpack[GenerationFields]) -> Any:
         """What the model writes after a text, or of a text or recording; one or several: greedy, or with `do_sample`.

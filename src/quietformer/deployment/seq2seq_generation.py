@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from quietformer.architectures.forward import Batch
 from quietformer.config.options.generate import GenerationOptions
-from quietformer.data.audio_batches import AudioWindow, audio_batches, rate_of, read_wav, resampled, window_samples
+from quietformer.data.audio_batches import AudioWindow, audio_batches, rate_of, window_samples
 from quietformer.data.first_tokens import first_tokens
 from quietformer.data.processors import feature_extractor_of
 from quietformer.deployment.exported_folder import ExportedFolder
+from quietformer.deployment.media_inputs import recording_samples
 from quietformer.deployment.seq2seq_model import Seq2SeqModel
 from quietformer.errors import QuietformerError
 
-Recording = str | os.PathLike[str] | np.ndarray[Any, Any] | Tensor
 Given = tuple[list[int], Batch]
 """The places of what is given, and its batch."""
 
@@ -73,27 +69,9 @@ def _heard(exported: ExportedFolder, recordings: Sequence[Any], options: Generat
     pieces = [
         (place, piece)
         for place, recording in enumerate(recordings)
-        for piece in torch.split(_samples(recording, options.sampling_rate or rate, rate), size)
+        for piece in torch.split(recording_samples(recording, options.sampling_rate or rate, rate), size)
     ]
     for begin in range(0, len(pieces), options.batch_size):
         chosen = pieces[begin : begin + options.batch_size]
         (batch,) = audio_batches([AudioWindow(piece) for _, piece in chosen], extractor, batch_size=len(chosen))
         yield [place for place, _ in chosen], batch
-
-
-def _samples(recording: Recording, rate: int, wanted: int) -> Tensor:
-    """Samples at the rate that the extractor wants."""
-    if isinstance(recording, str | os.PathLike):
-        return resampled(*read_wav(Path(recording)), wanted)
-    try:
-        samples = torch.as_tensor(np.asarray(recording))
-    except (TypeError, ValueError, RuntimeError):
-        samples = torch.zeros(0, 0)
-    if samples.dim() != 1 or not samples.is_floating_point() or not len(samples):
-        kind = f"{samples.dtype} of shape {list(samples.shape)}" if samples.numel() else type(recording).__name__
-        raise QuietformerError(
-            f"a recording is the path of a .wav file, or samples of [-1, 1] in a row of floats, got {kind}"
-        )
-    if not bool(torch.isfinite(samples).all()):
-        raise QuietformerError("a recording has samples that are no finite numbers; remove them")
-    return resampled(samples.float(), rate, wanted)

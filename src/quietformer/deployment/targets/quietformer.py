@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quietformer.deployment.media_inputs import PIXELS
 from quietformer.deployment.sentence_files import embedding_refusal
 from quietformer.deployment.shipment import Shipment
 from quietformer.deployment.target import TargetSpec, targets
@@ -27,4 +28,6 @@ class QuietformerTarget(TargetSpec):
             return f'{begin}texts = model.generate(["Once upon a time"], max_new_tokens=64)'
         if shipment.model.kind == "text":
             return f'{begin}outputs = model(["A sentence."])'
-        return f"{begin}outputs = model({shipment.inputs[0]}=arrays)"
+        if shipment.inputs[0] == PIXELS:
+            return f'{begin}outputs = model(["picture.png"])  # paths, PIL images or pixels'
+        return f'{begin}outputs = model(["speech.wav"])  # paths, or samples as the extractor takes them'
