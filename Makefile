@@ -93,7 +93,7 @@ int8: $(READY) ## measure again: real models by every INT8 tool; makes their fol
 
 clients: $(READY) ## load exports in sentence-transformers, optimum, transformers.js and others; some GB in CLIENTS
 	$(PY) -m experiments.clients.compare --environments $(CLIENTS) --models $(MODELS) --keep
-	$(PY) -m experiments.clients.snippets --environments $(CLIENTS)
+	$(PY) -m experiments.clients.snippets --environments $(CLIENTS) --models $(MODELS)
 	$(PY) -m experiments.tables
 
 quantization: $(READY) ## measure again: MiniLM and the small models in RUNS, quantized and exported
