@@ -15,6 +15,7 @@ from quietformer.deployment.onnx_graph import integer_graph
 from quietformer.deployment.onnx_runtime import OnnxModel
 from quietformer.deployment.torch_program import marked_program, output_name
 from quietformer.quant.insertion import quantizers
+from quietformer.transforms.smoothquant import migrate_
 from tests.tiny_models import build, inputs
 
 FAMILIES = ("bert", "opt", "vit", "llama", "gpt2")
@@ -27,9 +28,11 @@ def plain(monkeypatch):
         yield
 
 
-def written(name, folder, monkeypatch, placement="matmul"):
+def written(name, folder, monkeypatch, placement="matmul", *, smooth=False):
     """The same quantized model as a plain and as a lean graph."""
     model, given = build(name), inputs(name)
+    if smooth:
+        assert migrate_(model, [given], 0.7).divided
     qf.quantize_(model, qf.QuantSpec(placement=placement, per_channel=True), given)
     qf.calibrate_(model, [given])
     marked = marked_program(model, given, output_name(model, given))
@@ -37,6 +40,14 @@ def written(name, folder, monkeypatch, placement="matmul"):
         ir.save(integer_graph(marked, quantizers(model), signed_weights=False), folder / "plain.onnx")
     ir.save(integer_graph(marked, quantizers(model), signed_weights=False), folder / "lean.onnx")
     return folder / "plain.onnx", folder / "lean.onnx"
+
+
+def agree(one, other, given):
+    before, after = OnnxModel(one)(given), OnnxModel(other)(given)
+    output = OnnxModel(one).output
+    return torch.nn.functional.cosine_similarity(
+        before[output].double().flatten(), after[output].double().flatten(), dim=0
+    )
 
 
 def kinds(path):
@@ -48,12 +59,24 @@ def kinds(path):
 def test_the_function_stays(name, placement, tmp_path, monkeypatch):
     one, other = written(name, tmp_path, monkeypatch, placement)
     given = inputs(name, padded=name != "vit")
-    before, after = OnnxModel(one)(given), OnnxModel(other)(given)
-    cosine = torch.nn.functional.cosine_similarity(
-        before[OnnxModel(one).output].double().flatten(), after[OnnxModel(other).output].double().flatten(), dim=0
-    )
     # Rounding in fp32 moves a value to the next step of a grid now and then.
-    assert cosine > 0.9999
+    assert agree(one, other, given) > 0.9999
+
+
+def test_smoothing_multiplies_and_does_not_divide(tmp_path, monkeypatch):
+    one, other = written("bert", tmp_path, monkeypatch, smooth=True)
+    assert kinds(one)["Div"] > kinds(other)["Div"]
+    assert agree(one, other, inputs("bert", padded=True)) > 0.9999
+
+
+def test_rows_are_masked_after_a_product_in_fp32_too(tmp_path, monkeypatch):
+    one, other = written("bert", tmp_path, monkeypatch, placement="linear")
+    softmaxes = [node for node in ir.load(other).graph if node.op_type == "Softmax"]
+    assert softmaxes
+    assert all(user.op_type == "MatMul" for node in softmaxes for user, _ in node.outputs[0].uses())
+    given = inputs("bert", padded=True)
+    given["attention_mask"][0] = 0  # a text of padding alone: no row of it sees a key
+    assert agree(one, other, given) > 0.9999
 
 
 def test_query_key_and_value_share_one_quantized_input(tmp_path, monkeypatch):

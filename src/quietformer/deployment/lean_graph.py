@@ -15,11 +15,31 @@ from quietformer.deployment.onnx_values import constant, replace
 def make_lean_(model: ir.Model) -> None:
     """Rewrite an INT8 graph in place."""
     RemoveUnusedNodesPass()(model)  # what nobody reads must not count as a reader
+    _multiply_by_reciprocals_(model.graph)
     _share_equal_nodes_(model.graph)
     _fold_scaled_products_(model.graph)
     _mask_rows_after_product_(model.graph)
     _keep_norms_apart_(model.graph)
     RemoveUnusedNodesPass()(model)
+
+
+def _multiply_by_reciprocals_(graph: ir.Graph) -> None:
+    """Smoothing divides activations by constants; a product costs a third of a division."""
+    for node in list(graph):
+        divisor = node.inputs[1] if node.op_type == "Div" else None
+        if divisor is None or divisor.const_value is None or divisor.dtype != ir.DataType.FLOAT:
+            continue
+        with np.errstate(divide="ignore"):
+            reciprocals = (1.0 / divisor.const_value.numpy().astype(np.float64)).astype(np.float32)
+        if not np.isfinite(reciprocals).all():
+            continue
+        inverse = constant(graph, f"{divisor.name}.reciprocal", reciprocals)
+        product = ir.node("Mul", [node.inputs[0], inverse], name=node.name)
+        output = node.outputs[0]
+        product.outputs[0].name = f"{output.name}.times"
+        product.outputs[0].type, product.outputs[0].shape = output.type, output.shape
+        graph.insert_before(node, product)
+        replace(graph, output, product.outputs[0])
 
 
 def _share_equal_nodes_(graph: ir.Graph) -> None:
@@ -94,16 +114,17 @@ def _mask_rows_after_product_(graph: ir.Graph) -> None:
         if node.op_type != "Mul" or (found := _times_row_mask(node)) is None:
             continue
         weights, mask = found
-        chain = _only_chain(node.outputs[0], ("QuantizeLinear", "DequantizeLinear", "MatMul"))
-        if chain is None or not _starts_at_zero(chain[0]) or chain[2].inputs[0] is not chain[1].outputs[0]:
+        chain = _to_product(node.outputs[0])
+        if chain is None:
             continue
-        chain[0].replace_input_with(0, weights)
-        product = chain[2].outputs[0]
+        first, last = chain
+        first.replace_input_with(0, weights)
+        product = last.outputs[0]
         readers = list(product.uses())
         masked = ir.node("Mul", [product, mask], name=f"{node.name}.after_product")
         masked.outputs[0].name = f"{product.name}.masked"
         masked.outputs[0].type, masked.outputs[0].shape = product.type, product.shape
-        graph.insert_after(chain[2], masked)
+        graph.insert_after(last, masked)
         for user, index in readers:
             user.replace_input_with(index, masked.outputs[0])
 
@@ -123,6 +144,17 @@ def _times_row_mask(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
         if softmax.op_type == "Softmax" and cast.op_type == "Cast" and boolean and column:
             return value, mask
     return None
+
+
+def _to_product(weights: ir.Value) -> tuple[ir.Node, ir.Node] | None:
+    """What reads the probabilities first, and the product they enter on the left: the same node unless they are quantized."""
+    chain = _only_chain(weights, ("MatMul",))
+    if chain is None:
+        chain = _only_chain(weights, ("QuantizeLinear", "DequantizeLinear", "MatMul"))
+        if chain is None or not _starts_at_zero(chain[0]):
+            return None
+    before = weights if len(chain) == 1 else chain[-2].outputs[0]
+    return (chain[0], chain[-1]) if chain[-1].inputs[0] is before else None
 
 
 def _only_chain(value: ir.Value, kinds: tuple[str, ...]) -> list[ir.Node] | None:
