@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import AutoModel, BertConfig, BertModel
 
 import quietformer as qf
 from quietformer.data.known_items import FEWEST
@@ -55,6 +55,18 @@ def test_quality_that_suffices_is_shipped_with_its_report(run, encoder, tmp_path
     assert "ndcg10" in out
     assert "--min-quality cosine=0.9" in report["command"]
     assert (tmp_path / "int8" / "model.onnx").is_file()
+
+
+def test_the_fp32_graph_is_the_original_whatever_the_search_changes(encoder, tmp_path):
+    options = {"texts": encoder / "texts.txt", "sequences": 12, "calibration": 2, "batch_size": 4, "length": 24}
+    out = tmp_path / "int8"
+    report = qf.export(encoder / "model", out, keep_fp32=True, timed=False, runtime="onnxruntime", **options)
+    assert any(step.kept for step in report.steps if step.name == "weight rounding")
+    model = qf.OnnxModel(out, file="model_fp32.onnx")
+    batch = dict(model.tokenizer(PARAGRAPHS[:4], return_tensors="pt", padding=True, truncation=True, max_length=24))
+    with torch.no_grad():
+        wanted = AutoModel.from_pretrained(encoder / "model")(**batch).last_hidden_state
+    torch.testing.assert_close(model(batch)["last_hidden_state"], wanted, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("earlier", [False, True])

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,27 @@ def export_onnx(
 
     The model is quantized and calibrated; `processor`, its tokenizer or image processor, is saved beside it.
     """
-    options = options or OnnxOptions()
+    return export_calibrated(Calibrated(model), folder, batches, processor, options, progress)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A calibrated model, and the one it was made from if its weights were changed: that is what INT8 is compared with."""
+
+    model: PreTrainedModel
+    original: PreTrainedModel | None = None
+
+
+def export_calibrated(
+    calibrated: Calibrated,
+    folder: str | os.PathLike[str],
+    batches: list[Batch],
+    processor: Any = None,
+    options: OnnxOptions | None = None,
+    progress: Progress = SILENT,
+) -> ExportDetails:
+    """The same; the fp32 graph that is timed, and kept with `keep_fp32`, is that of the original."""
+    options, model = options or OnnxOptions(), calibrated.model
     check_exportable(model)
     asked = runtimes_for(model, options.runtime)
     model = _in_fp32(model)
@@ -94,6 +115,10 @@ def export_onnx(
         fp32 = graph_path(draft, FP32)
         difference = _checked_difference(model, fp32, batches, output)
         written = checked(model, draft, asked[:1] if refused else asked, batches, output)
+        plain = model if calibrated.original is None else _as_fp32(calibrated.original)
+        if plain is not model and (options.timed or options.keep_fp32):
+            progress.step("writing fp32 ONNX of the original")
+            traced_graphs(plain, example, output).save_fp32(draft, FP32)
         if refused:
             written.append(RuntimeDetails(runtime="openvino", error=refused))
         details = ExportDetails(
@@ -108,7 +133,7 @@ def export_onnx(
             signed_equal=equal,
             bytes=FileSizes(fp32=size_of(fp32), int8=written[0].bytes or 0),
             inputs=traced.inputs,
-            **_timed(model, draft, model_inputs(batches[0]), written, options, progress),
+            **_timed(plain, draft, model_inputs(batches[0]), written, options, progress),
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32)
     return details
@@ -165,6 +190,10 @@ def _in_fp32(model: PreTrainedModel) -> PreTrainedModel:
         raise QuietformerError(
             f"{type(model).__name__} has no calibrated quantizers; call quantize_ and calibrate_ first"
         )
+    return _as_fp32(model)
+
+
+def _as_fp32(model: PreTrainedModel) -> PreTrainedModel:
     if model.dtype == torch.float32:
         return model
     half: Any = copy.deepcopy(model)

@@ -15,7 +15,7 @@ from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.baselines import OwnExport, compare_baselines
 from quietformer.deployment.client_folder import lay_out, plan_clients, stale_files
-from quietformer.deployment.onnx_export import export_onnx
+from quietformer.deployment.onnx_export import Calibrated, export_calibrated
 from quietformer.deployment.push import push_folder
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
 from quietformer.deployment.torch_program import check_exportable
@@ -61,7 +61,8 @@ def export(
     _check_measured(limits, reference.evaluation)
     with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
         best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
-        details = export_onnx(best, draft, data.evaluation, data.tokenizer, onnx, progress)
+        both = Calibrated(best, None if changes_of(opened.model).quantized else opened.model)
+        details = export_calibrated(both, draft, data.evaluation, data.tokenizer, onnx, progress)
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
