@@ -29,11 +29,11 @@ class Environment:
 ENVIRONMENTS = {
     one.name: one
     for one in (
-        Environment("ours", ("sentence-transformers==6.2.0", "compressed-tensors==0.20.0"),
+        Environment("ours", ("sentence-transformers==6.2.0", "compressed-tensors==0.20.0", "pillow"),
                     ("sentence-transformers", "compressed-tensors", "transformers"), pinned=True),
-        Environment("st_onnx", ("sentence-transformers[onnx]==5.7.0", "transformers==4.57.6"),
+        Environment("st_onnx", ("sentence-transformers[onnx]==5.7.0", "transformers==4.57.6", "pillow"),
                     ("sentence-transformers", "optimum-onnx", "transformers")),
-        Environment("st_openvino", ("sentence-transformers[openvino]==6.2.0", "transformers==5.5.4"),
+        Environment("st_openvino", ("sentence-transformers[openvino]==6.2.0", "transformers==5.5.4", "pillow"),
                     ("sentence-transformers", "optimum-intel", "openvino", "transformers")),
         Environment("fastembed", ("fastembed==0.9.0",), ("fastembed",), torch=False),
     )

@@ -25,7 +25,7 @@ from quietformer.deployment.runtimes import checked, runtimes_for, size_of, time
 from quietformer.deployment.seq2seq_model import graph_path, open_graph
 from quietformer.deployment.torch_program import check_exportable, output_name
 from quietformer.deployment.traced_graphs import traced_graphs
-from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES, usage_note
+from quietformer.deployment.usage_note import INTEGER, PREPARING_FILES, usage_note
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.files import whole_folder, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
@@ -249,8 +249,8 @@ def _finish(draft: Path, model: PreTrainedModel, processor: Any, details: Export
     copy_processor(model, processor, draft)
     details = details.model_copy(update={"files": digests_of(draft)})
     write_text(draft / DETAILS, details.model_dump_json(indent=1) + "\n")
-    has_tokenizer = any((draft / name).exists() for name in TOKENIZER_FILES)
-    write_text(draft / "README.md", usage_note(details, details.inputs, has_tokenizer=has_tokenizer))
+    has_processor = any((draft / name).exists() for name in PREPARING_FILES)
+    write_text(draft / "README.md", usage_note(details, details.inputs, has_processor=has_processor))
 
 
 def _example(batch: Batch) -> Batch:

@@ -17,7 +17,7 @@ from quietformer.config.tasks import MeasuredTask
 from quietformer.data.batches_from_options import KINDS, InputKind, positions_of
 from quietformer.deployment.cache_names import is_past
 from quietformer.deployment.seq2seq_model import DECODED, DECODER, ENCODER
-from quietformer.deployment.usage_note import INTEGER, TOKENIZER_FILES
+from quietformer.deployment.usage_note import INTEGER, PREPARING_FILES
 from quietformer.files import read_json, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
 from quietformer.models.origin import sentence_folder_of
@@ -96,8 +96,9 @@ class Shipment:
         return self._has("openvino")
 
     @property
-    def has_tokenizer(self) -> bool:
-        return any((self.folder / name).is_file() for name in TOKENIZER_FILES)
+    def has_processor(self) -> bool:
+        """A tokenizer, an image processor or a feature extractor."""
+        return any((self.folder / name).is_file() for name in PREPARING_FILES)
 
     def _has(self, runtime: RuntimeName) -> bool:
         return any(one.runtime == runtime and one.error is None for one in self.details.runtimes)

@@ -9,10 +9,11 @@ from quietformer.results.export import TITLES, Agreement, ExportDetails, Runtime
 
 INTEGER = "model.onnx"
 """The name users look for."""
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+PREPARING_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "preprocessor_config.json")
+"""What a tokenizer, an image processor or a feature extractor is read from."""
 
 
-def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool) -> str:
+def usage_note(result: ExportDetails, inputs: list[str], *, has_processor: bool) -> str:
     """How to run what lies beside this note, in Markdown."""
     percent = numbers.percent(result.bytes.int8 / result.bytes.fp32, 0)
     written = {one.runtime: one for one in result.runtimes if one.error is None}
@@ -22,10 +23,10 @@ def usage_note(result: ExportDetails, inputs: list[str], *, has_tokenizer: bool)
         f"{numbers.megabytes(result.bytes.int8)} MB, {percent} of fp32. The output is `{result.output}`.\n",
     ]
     if "onnxruntime" in written:
-        code = onnxruntime_code(".", INTEGER, inputs, has_tokenizer=has_tokenizer)
+        code = onnxruntime_code(".", INTEGER, inputs, has_processor=has_processor)
         parts += ["## ONNX Runtime\n", _fenced(code), f"{caution(result)}\n"]
     if "openvino" in written:
-        code = openvino_code(".", written["openvino"].file or "", inputs, has_tokenizer=has_tokenizer)
+        code = openvino_code(".", written["openvino"].file or "", inputs, has_processor=has_processor)
         parts += ["## OpenVINO\n", _fenced(code), f"{PRECISION}\n"]
     parts += ["Agreement with the simulation, mean cosine (details in `export.json`):\n"]
     parts += [f"- {TITLES[one.runtime]}: {_agreement(one)}" for one in written.values()]
@@ -38,7 +39,7 @@ PRECISION = (
 )
 
 
-def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
+def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_processor: bool) -> str:
     """ONNX Runtime by itself, but for the loop around a decoder; `place` is the folder as the code names it."""
     if "decoder_input_ids" in inputs:
         given = "A sentence." if "input_ids" in inputs else "speech.wav"
@@ -46,10 +47,10 @@ def onnxruntime_code(place: str, file: str, inputs: list[str], *, has_tokenizer:
     opened = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{_at(place, file)}")\n'
     if any(map(is_past, inputs)):
         return onnxruntime_loop(opened, place, inputs)
-    return _code(opened, "session.run(None, {})", place, inputs, has_tokenizer)
+    return _code(opened, "session.run(None, {})", place, inputs, has_processor)
 
 
-def openvino_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bool) -> str:
+def openvino_code(place: str, file: str, inputs: list[str], *, has_processor: bool) -> str:
     """OpenVINO by itself."""
     opened = (
         "import openvino\n\nmodel = openvino.Core().compile_model(\n"
@@ -57,7 +58,7 @@ def openvino_code(place: str, file: str, inputs: list[str], *, has_tokenizer: bo
     )
     if any(map(is_past, inputs)):
         return openvino_loop(opened, place, inputs)
-    return _code(opened, "model({})", place, inputs, has_tokenizer)
+    return _code(opened, "model({})", place, inputs, has_processor)
 
 
 def _at(place: str, file: str) -> str:
@@ -68,8 +69,15 @@ def _fenced(code: str) -> str:
     return f"```python\n{code}\n```\n"
 
 
-def _code(opened: str, call: str, place: str, inputs: list[str], has_tokenizer: bool) -> str:
-    if "pixel_values" in inputs:
+def _code(opened: str, call: str, place: str, inputs: list[str], has_processor: bool) -> str:
+    if "pixel_values" in inputs and has_processor:
+        opened = _importing("AutoImageProcessor", opened, "from PIL import Image\n")
+        given = (
+            f'processor = AutoImageProcessor.from_pretrained("{place}")\n'
+            'batch = processor(Image.open("picture.png").convert("RGB"), return_tensors="np")\n'
+        )
+        fed = '{"pixel_values": batch["pixel_values"]}'
+    elif "pixel_values" in inputs:
         given = "pixels = ...  # float32 (batch, channels, height, width), scaled as the model was trained\n"
         fed = '{"pixel_values": pixels}'
     elif inputs[0] in ("input_features", "input_values"):
@@ -81,20 +89,20 @@ def _code(opened: str, call: str, place: str, inputs: list[str], has_tokenizer: 
         )
         fed = f"{{name: batch[name] for name in {inputs!r}}}"
     else:
-        opened = _importing("AutoTokenizer", opened) if has_tokenizer else opened
+        opened = _importing("AutoTokenizer", opened) if has_processor else opened
         given = (
             f'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
-            if has_tokenizer
+            if has_processor
             else "tokenizer = ...  # the model's; pass processor=tokenizer to export_onnx to have it here\n"
         ) + 'batch = tokenizer(["A sentence."], return_tensors="np", padding=True, truncation=True)\n'
         fed = f'{{name: batch[name].astype("int64") for name in {inputs!r}}}'
     return f"{opened}{given}outputs = {call.format(fed)}"
 
 
-def _importing(name: str, code: str) -> str:
+def _importing(name: str, code: str, before: str = "") -> str:
     """Code with one more import, after its first."""
     first, _, rest = code.partition("\n")
-    return f"{first}\nfrom transformers import {name}\n{rest}"
+    return f"{first}\n{before}from transformers import {name}\n{rest}"
 
 
 def caution(result: ExportDetails) -> str:

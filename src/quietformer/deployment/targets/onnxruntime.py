@@ -20,7 +20,7 @@ class OnnxRuntimeTarget(TargetSpec):
         return f"{two}; quietformer, optimum and transformers.js have it" if model.writes else ""
 
     def code(self, shipment: Shipment) -> str:
-        return onnxruntime_code("FOLDER", shipment.graph, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
+        return onnxruntime_code("FOLDER", shipment.graph, shipment.inputs, has_processor=shipment.has_processor)
 
     def note(self, shipment: Shipment) -> str:
         return f"{pooling_note(shipment)}\n\n{caution(shipment.details)}".strip()

@@ -22,7 +22,7 @@ class OpenVinoTarget(TargetSpec):
         return "encoder-decoders are written for ONNX Runtime only" if model.writes else ""
 
     def code(self, shipment: Shipment) -> str:
-        return openvino_code("FOLDER", OPENVINO_FILE, shipment.inputs, has_tokenizer=shipment.has_tokenizer)
+        return openvino_code("FOLDER", OPENVINO_FILE, shipment.inputs, has_processor=shipment.has_processor)
 
     def note(self, shipment: Shipment) -> str:
         return f"{pooling_note(shipment)}\n\n{PRECISION}".strip()
