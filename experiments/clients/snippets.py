@@ -32,7 +32,7 @@ WHERE = (
     ("optimum.onnxruntime", "st_onnx"),
     ('backend="onnx"', "st_onnx"),
 )
-"""What code has in it, and the environment that it runs in, the first that fits; our own, which has the runtimes, for the rest."""
+"""What code has in it, and the environment that it runs in: the first that fits, or our own, which has both runtimes."""
 
 PICTURES = "[__import__('numpy').random.default_rng(0).integers(0, 256, (240, 320, 3), dtype='uint8')]"
 """Stands for the pictures that a card asks for."""
