@@ -16,6 +16,7 @@ from quietformer.models.open_any import open_model
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
 from quietformer.results.base import Report
+from tests.commands import fails
 from tests.report_words import words_of
 from tests.tiny_models import VOCABULARY, build
 
@@ -268,3 +269,8 @@ def test_a_prefix_or_a_stride_that_cannot_be_is_one_line(run, place, model, opti
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (place / "q.json").exists()
+
+
+def test_ranges_that_are_searched_cannot_be_named_as_well(run, place):
+    line = fails(run, "quantize", place / "encoder", "--search", "--acts", "mse")
+    assert "--search chooses the range of activations, which --acts names; give one of them" in line
