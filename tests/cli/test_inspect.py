@@ -14,6 +14,7 @@ import quietformer as qf
 from quietformer.analysis.verdict import verdict
 from quietformer.models.silence_transformers import silenced_transformers
 from tests.models.test_save_and_load import tokenizer
+from tests.recorded_progress import RecordedProgress
 from tests.speech import whisper, write_speech
 from tests.tiny_models import VARIANTS, build
 from tests.training.pretrained import tiny_pretrained
@@ -138,6 +139,15 @@ def test_the_next_commands_of_a_speech_model_take_audio(inspect, tmp_path):
     commands = _next_commands(tmp_path)
     assert commands
     assert all(command[command.index("--audio") + 1] == str(audio) for command in commands)
+
+
+def test_each_part_of_the_work_is_told_before_it_begins(folder, tmp_path):
+    told = RecordedProgress()
+    with qf.show_progress(told):
+        qf.inspect(folder, texts=tmp_path / "text.txt", sequences=4, length=8)
+    begun = list(dict.fromkeys(what for what, _, _ in told.steps))
+    assert begun[:3] == [f"loading {folder}", "reading the data", "looking for outliers"]
+    assert next(done for what, done, _ in told.steps if what == "looking for outliers") == 0
 
 
 def test_retrofit_is_advised_where_it_takes_the_model(tmp_path):

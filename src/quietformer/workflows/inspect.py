@@ -47,6 +47,7 @@ def inspect(
 
 def _inspect_one(model: ModelName, options: InspectOptions, progress: Progress) -> InspectReport:
     opened = open_once(model, options, progress)
+    progress.step("reading the data")
     inputs = batches_of(opened.model, opened.name, options)
     report = inspect_model(
         opened.model, inputs.batches, names=TokenNames.of(inputs.tokenizer), name=opened.name, progress=progress
