@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
+
 
 class QuietformerError(ValueError):
     """Something the user can put right; the command line prints it as one line and exits with 2."""
@@ -29,6 +32,14 @@ class QualityError(QuietformerError):
 
 class QuietformerWarning(UserWarning):
     """Something a user should know though it is no error; the command line prints it as one line."""
+
+
+def warn(text: str) -> None:
+    """A warning at the user's own line, however deep in the library it arises."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "quietformer":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, QuietformerWarning, stacklevel=level)
 
 
 def in_one_line(error: BaseException, limit: int = 300) -> str:

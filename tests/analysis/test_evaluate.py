@@ -301,7 +301,7 @@ def test_the_model_is_left_as_it_was_and_progress_is_told():
     modes, progress = [module.training for module in model.modules()], RecordedProgress()
     evaluate(model, data_of("bert"), "masked", progress=progress)
     assert [module.training for module in model.modules()] == modes
-    assert progress.steps == [("evaluating", done, 3) for done in (1, 2, 3)]
+    assert progress.steps == [("evaluating", done, 3) for done in (0, 1, 2, 3)]
     with pytest.raises(QuietformerError, match="does not accept this input"):
         evaluate(model, [{"pixel_values": torch.zeros(1, 3, 4, 4)}], "masked")
     assert [module.training for module in model.modules()] == modes

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import shutil
 
 import pytest
 import torch
 
 import quietformer as qf
+from quietformer.analysis.verdict import verdict
 from quietformer.models.silence_transformers import silenced_transformers
 from tests.models.test_save_and_load import tokenizer
+from tests.recorded_progress import RecordedProgress
+from tests.speech import whisper, write_speech
 from tests.tiny_models import VARIANTS, build
+from tests.training.pretrained import tiny_pretrained
+from tests.training.recipes import write_prose
 
 
 @pytest.fixture
@@ -105,6 +111,52 @@ def test_mistakes_get_one_line(run, folder, tmp_path, arguments, message):
     assert len([line for line in err.splitlines() if line.strip()]) == 1, err
     assert "Traceback" not in out + err
     assert not (tmp_path / "p.html").exists()
+
+
+def _next_commands(tmp_path):
+    """The commands of the next steps, as words."""
+    steps = json.loads((tmp_path / "p.json").read_text())["verdict"]["next_steps"]
+    return [
+        shlex.split(step.partition("quietformer ")[2].removesuffix(".")) for step in steps if "quietformer " in step
+    ]
+
+
+def test_the_next_commands_name_the_same_data(inspect, folder, tmp_path):
+    text = tmp_path / "text.txt"
+    code, _, err = inspect(folder, "--texts", text, "--tokenizer", folder)
+    assert code == 0, err
+    commands = _next_commands(tmp_path)
+    assert commands
+    for command in commands:
+        assert command[command.index("--texts") + 1] == str(text)
+        assert command[command.index("--tokenizer") + 1] == str(folder)
+
+
+def test_the_next_commands_of_a_speech_model_take_audio(inspect, tmp_path):
+    model, audio = whisper(tmp_path / "whisper"), write_speech(tmp_path / "speech")
+    code, _, err = inspect(model, "--audio", audio)
+    assert code == 0, err
+    commands = _next_commands(tmp_path)
+    assert commands
+    assert all(command[command.index("--audio") + 1] == str(audio) for command in commands)
+
+
+def test_each_part_of_the_work_is_told_before_it_begins(folder, tmp_path):
+    told = RecordedProgress()
+    with qf.show_progress(told):
+        qf.inspect(folder, texts=tmp_path / "text.txt", sequences=4, length=8)
+    begun = list(dict.fromkeys(what for what, _, _ in told.steps))
+    assert begun[:3] == [f"loading {folder}", "reading the data", "looking for outliers"]
+    assert next(done for what, done, _ in told.steps if what == "looking for outliers") == 0
+
+
+def test_retrofit_is_advised_where_it_takes_the_model(tmp_path):
+    loud = tiny_pretrained(tmp_path / "loud", outlier=150.0)
+    report = qf.inspect(loud, texts=write_prose(tmp_path / "text.txt"), sequences=8, interventions=False)
+    for heals in (True, False):
+        steps = verdict(report, heals=heals).next_steps
+        assert any("quietformer retrofit" in step for step in steps) == heals
+        assert any("quietformer quantize" in step for step in steps)
 
 
 @pytest.mark.skipif(

@@ -8,14 +8,18 @@ import shlex
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, PreTrainedTokenizerFast
 
 import quietformer as qf
 from quietformer.config.recorded_changes import changes_of
 from quietformer.models.open_any import open_model
+from quietformer.models.pooling import pooling_of
+from quietformer.models.sentence_folder import read_sentence_settings
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.quant.insertion import quantizers
 from quietformer.results.base import Report
+from tests.commands import fails
+from tests.deployment.exports import small, write_encoder
 from tests.report_words import words_of
 from tests.tiny_models import VOCABULARY, build
 
@@ -268,3 +272,46 @@ def test_a_prefix_or_a_stride_that_cannot_be_is_one_line(run, place, model, opti
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (place / "q.json").exists()
+
+
+def test_ranges_that_are_searched_cannot_be_named_as_well(run, place):
+    line = fails(run, "quantize", place / "encoder", "--search", "--acts", "mse")
+    assert "--search chooses the range of activations, which --acts names; give one of them" in line
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A sentence encoder as all-mpnet-base-v2 is published: the config names a class whose head the weights do not have."""
+    folder = write_encoder(tmp_path / "published")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = MPNetModel(MPNetConfig(vocab_size=json.loads((folder / "config.json").read_text())["vocab_size"], **sizes))
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["MPNetForMaskedLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_every_command_follows_and_keeps_a_published_sentence_encoder(run, published, tmp_path):
+    settings = read_sentence_settings(published)
+    quick = small(published)
+    given = ("--texts", quick["texts"], "--sequences", 6, "--batch-size", 4)
+    calibrated = (*given, "--calibration", 1)
+    quantized, exported, changed = (tmp_path / name for name in ("quantized", "exported", "changed"))
+    for command in (
+        ("inspect", published, *given, "--page", tmp_path / "i.html"),
+        ("quantize", published, *calibrated, "--seeds", 1, "--page", tmp_path / "q.html", "--out", quantized),
+        ("export", quantized, exported, *calibrated, "--no-timed"),
+        ("convert", published, changed, "--gate", "linear"),
+    ):
+        code, _, err = run(*command)
+        assert code == 0, err
+    for name in ("i", "q"):
+        assert json.loads((tmp_path / f"{name}.json").read_text())["data"]["length"] == settings.max_seq_length
+    for folder in (quantized, exported, changed):
+        assert read_sentence_settings(folder) == settings
+    reference = qf.open_model(published)
+    for folder in (quantized, changed):
+        opened = qf.open_model(folder)
+        assert isinstance(opened, MPNetModel)
+        assert pooling_of(opened) == pooling_of(reference)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import quietformer as qf
+from quietformer.config.options.retrofit import RetrofitOptions
 from quietformer.config.recipe_files import read_recipe
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.tokenizers import tokenizer_of
@@ -84,6 +85,30 @@ def test_it_is_exported_and_reloaded_like_any_model(run, tmp_path, text, loud):
         "inspect", out, "--texts", text, "--sequences", "4", "--length", "24", "--page", tmp_path / "p.html"
     )
     assert code == 0, error
+
+
+def test_of_a_small_text_it_holds_out_what_it_can(run, tmp_path, loud):
+    """By default more would be held out than this text makes."""
+    text, figures = write_prose(tmp_path / "little.txt", 2), tmp_path / "figures.json"
+    call = ("retrofit", loud, tmp_path / "out", *QUICK, "--texts", text, "--no-real", "--json", figures)
+    code, _, error = run(*call)
+    assert code == 0, error
+    recipe = read_recipe(tmp_path / "out" / "recipe.yaml")
+    told = json.loads(figures.read_text())["data"]
+    assert recipe.data.hold_out < RetrofitOptions().sequences
+    assert told["train"] > 2 * recipe.data.hold_out - 1
+    assert 0 < told["evaluation_sequences"] <= recipe.data.hold_out - recipe.data.validation_limit
+    assert f"{told['train']} passages to train on, {recipe.data.validation_limit} to choose" in error
+    assert run(*call)[0] == 0  # it is finished: the folder answers
+
+
+def test_what_is_to_be_held_out_can_be_said(run, tmp_path, loud):
+    text = write_prose(tmp_path / "little.txt", 2)
+    line = fails(
+        run, "retrofit", loud, tmp_path / "out", *QUICK, "--texts", text, "--no-real", "--set", "data.hold_out=999"
+    )
+    assert "data.hold_out keeps 999 of them" in line
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("options", "gained"), [((), True), (("--balance", "0"), False)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quietformer.config.recipe import DataRecipe
 from quietformer.data.collate import CausalBatch, MaskedBatch
 from quietformer.data.packing import Packer, token_rows
-from quietformer.data.row_order import InOrder, Positions, TokenRows, hold_out
+from quietformer.data.row_order import InOrder, Positions, TokenRows, as_asked, at_most_a_third, hold_out
 from quietformer.data.streaming import Streamed, epoch_texts
 from quietformer.data.text_sources import texts_of
 from quietformer.data.tokenizers import train_tokenizer
@@ -64,6 +64,14 @@ def test_held_out_examples_are_never_trained_on():
     assert not trained & asked
     with pytest.raises(QuietformerError, match=r"makes 20 numbers and data\.hold_out keeps 20"):
         hold_out(Numbers(20), 20, "numbers")
+
+
+@pytest.mark.parametrize("total", [2, 3, 20, 59, 60, 100])
+def test_of_little_data_at_most_a_third_is_held_out(total):
+    train, validation = hold_out(Numbers(total), at_most_a_third(20, total), "numbers")
+    assert len(train) + len(validation) == total
+    assert 0 < len(validation) <= max(1, len(train) / 2)
+    assert (len(validation) == as_asked(20, total)) == (total >= 3 * 20)
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,12 @@ def test_words_cut_into_letters_are_told():
         check_fit(["small models breaking"], _tokenizer(PIECES), "notes.txt")
 
 
+def test_a_warning_points_at_the_users_own_line():
+    with pytest.warns(QuietformerWarning) as seen:
+        check_fit(["small models breaking"], _tokenizer(PIECES), "notes.txt")
+    assert [one.filename for one in seen] == [__file__]
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A model that has no tokenizer."""

@@ -183,6 +183,7 @@ def _run(model: nn.Module | Run, batches: Iterable[Batch], answers: _Answers, pr
     if answers.task not in MEASURED:
         raise QuietformerError(f"unknown task {answers.task!r}; there are {', '.join(MEASURED)}")
     total = len(batches) if isinstance(batches, Sized) else 0
+    progress.step(what, 0, total)  # one batch may take long
     for done, batch in enumerate(batches, start=1):
         answers.add(batch, output_of(model, batch))
         progress.step(what, done, total)

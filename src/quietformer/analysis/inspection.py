@@ -145,6 +145,7 @@ def inspect_model(
         raise QuietformerError(f"{type(model).__name__} has no transformer blocks to inspect")
     inspection = Inspection(names, picture_sequences)
     total = sum(map(_sequences_in, batches)) if isinstance(batches, list) else 0
+    progress.step("looking for outliers", 0, total)  # one batch may take long
     with in_eval_mode(model), with_cores(model) as seen, torch.no_grad():
         watches: list[Watch] | None = None
         residuals: list[Watch] = []

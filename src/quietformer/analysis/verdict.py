@@ -44,8 +44,12 @@ def rank_tensors(sites: list[TensorMetrics]) -> list[TensorMetrics]:
     return sorted(watched, key=lambda row: (row.int8_bits_left, -(row.kurtosis or 0.0)))
 
 
-def verdict(found: OutlierMetrics) -> Verdict:
-    """Severity, a sentence, claims and next steps."""
+def verdict(found: OutlierMetrics, data: str = "", *, heals: bool = True) -> Verdict:
+    """Severity, a sentence, claims and next steps.
+
+    `data` are the options that name what the model was run on, which the next steps need as well; `heals` says whether
+    `retrofit` takes such a model.
+    """
     ranked = rank_tensors(found.sites)
     bad = [row for row in ranked if row.int8_bits_left < BROKEN_BITS and (row.kurtosis or 0) > HEAVY_KURTOSIS]
     worrying = [row for row in ranked if row.int8_bits_left < WORRYING_BITS and (row.kurtosis or 0) > 30]
@@ -63,7 +67,7 @@ def verdict(found: OutlierMetrics) -> Verdict:
         severity=severity,
         sentence=SENTENCES[severity],
         claims=claims,
-        next_steps=_next_steps(found, severity, affected),
+        next_steps=_next_steps(found, severity, affected, f" {data}" if data else "", heals=heals),
         ranked=[Place(site=row.site, layer=row.layer) for row in ranked],
     )
 
@@ -195,20 +199,26 @@ def _head_claims(found: OutlierMetrics) -> list[str]:
     return claims
 
 
-def _next_steps(found: OutlierMetrics, severity: str, affected: list[TensorMetrics]) -> list[str]:
+def _next_steps(
+    found: OutlierMetrics, severity: str, affected: list[TensorMetrics], data: str, *, heals: bool
+) -> list[str]:
     name = shlex.quote(found.model.name)
     if severity == "quiet":
-        return [f"Quantize it as it is: quietformer export {name} OUT."]
+        return [f"Quantize it as it is: quietformer export {name} OUT{data}."]
     keep = " ".join(f"--keep '*.{site}=16'" for site in dict.fromkeys(row.site for row in affected))
     steps = [
-        f"Try first what needs no training, INT8 found by a search: quietformer export {name} OUT.",
-        f"Measure what INT8 of every tensor does, and which tensors are to blame: quietformer quantize {name} --sensitivity.",
-        f"Keep what it breaks in 16 bits: quietformer quantize {name} {keep}.",
+        f"Try first what needs no training, INT8 found by a search: quietformer export {name} OUT{data}.",
+        "Measure what INT8 of every tensor does, and which tensors are to blame: "
+        f"quietformer quantize {name}{data} --sensitivity.",
+        f"Keep what it breaks in 16 bits: quietformer quantize {name}{data} {keep}.",
     ]
     if _share_at_start(found, affected) >= AT_THE_START:
-        steps.insert(0, f"Measure what a prefix brings: quietformer quantize {name} --placement matmul --prefix auto.")
+        steps.insert(
+            0, f"Measure what a prefix brings: quietformer quantize {name}{data} --placement matmul --prefix auto."
+        )
     if found.model.attention == "softmax" and found.model.attention_seen:
         heal = "For hardware that needs every tensor in INT8, heal it by a short fine-tuning that needs no labels"
-        steps.insert(1, f"{heal}: quietformer retrofit {name} OUT --placement paper.")
+        if heals:
+            steps.insert(1, f"{heal}: quietformer retrofit {name} OUT{data} --placement paper.")
         steps.append("If you are about to pre-train: start with clipped softmax or gated attention.")
     return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -42,9 +43,8 @@ def quantize(
     print_report(report)
     output.write(report)
     if (out := options.out) is not None:
-        print(
-            f'quantized model in {out}; load it with quietformer.load("{out}"), ship it with quietformer export {out} OUT'
-        )
+        ship = shlex.join(["quietformer", "export", str(out), "OUT", *options.source_words()])
+        print(f'quantized model in {out}; load it with quietformer.load("{out}"), ship it with {ship}')
 
 
 def _plan(model: str, options: QuantizeOptions, output: QuantizeOutput) -> None:

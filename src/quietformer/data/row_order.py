@@ -8,7 +8,7 @@ same however many processes share the work, whatever the number of loader worker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
@@ -73,6 +73,19 @@ class Selection:
 
     def take(self, indices: Sequence[int], positions: Sequence[int] | None) -> list[Row]:
         return self._rows.take([int(self.indices[index]) for index in indices], positions)
+
+
+Count = Callable[[int, int], int]
+"""From how many are to be held out, and how many there are, to how many are."""
+
+
+def as_asked(wanted: int, total: int) -> int:
+    return wanted
+
+
+def at_most_a_third(wanted: int, total: int) -> int:
+    """Of little data less is held out, so that most is left to train on."""
+    return min(wanted, max(1, total // 3))
 
 
 def hold_out(rows: Rows, count: int, what: str) -> tuple[Selection, Selection]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from quietformer.errors import QuietformerError, QuietformerWarning
+from quietformer.errors import QuietformerError, warn
 from quietformer.results import numbers
 
 LOOKED_AT = 200
@@ -69,14 +68,10 @@ def check_fit(texts: Iterable[str], tokenizer: Any, name: str) -> TextFit:
             f"{share} of the tokens of {name} are unknown to the model's tokenizer, so nothing can be measured on it; {REMEDY}"
         )
     if fit.unknown > NOTICED:
-        _warn(f"{share} of the tokens of {name} are unknown to the model's tokenizer; {REMEDY}")
+        warn(f"{share} of the tokens of {name} are unknown to the model's tokenizer; {REMEDY}")
     elif fit.tokens_per_word is not None and fit.tokens_per_word > CUT_SMALL:
-        _warn(
+        warn(
             f"the model's tokenizer cuts a word of {name} into {numbers.one_place(fit.tokens_per_word)} tokens, so it hardly "
             f"knows this language; {REMEDY}"
         )
     return fit
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, QuietformerWarning, stacklevel=4)

@@ -28,6 +28,7 @@ def tokenizer_of(source: str) -> Any:
     from transformers import AutoTokenizer
 
     from quietformer.models.check_folder import check_files
+    from quietformer.models.hub_names import check_hub_name
     from quietformer.models.open_any import alone, gguf_file, resolve
 
     if (file := gguf_file(source)) is not None:
@@ -44,6 +45,8 @@ def tokenizer_of(source: str) -> Any:
         raise QuietformerError(f"{source} has no tokenizer; {REMEDY}")
     if here:
         check_files(folder)
+    elif source:
+        check_hub_name(source, asked="tokenizer_config.json")
     found, why = None, ""
     try:
         # Code that comes with a tokenizer is refused at once; unasked, transformers would wait for an answer.
@@ -56,8 +59,7 @@ def tokenizer_of(source: str) -> Any:
     if only_words and (found is None or not _knows(found, folder / WORDS)):
         found = _wordpiece(folder)
     if found is None:
-        missing = "" if here else "is not a folder here, nor a hub id that can be reached, or "
-        raise QuietformerError(f"{source} {missing}has no tokenizer that loads{why}; {REMEDY}")
+        raise QuietformerError(f"{source} has no tokenizer that loads{why}; {REMEDY}")
     _check_tokenizer(found, source)
     return found
 

@@ -21,7 +21,20 @@ from quietformer.data.fingerprint_file import DataFingerprint
 from quietformer.data.packing import Packer, token_rows
 from quietformer.data.pairs import class_names, encode_pairs, pair_rows
 from quietformer.data.passages import BySize, passage_rows, row_lengths
-from quietformer.data.row_order import CROPS, InOrder, Positions, Row, Rows, Selection, TokenRows, generator, hold_out
+from quietformer.data.row_order import (
+    CROPS,
+    Count,
+    InOrder,
+    Positions,
+    Row,
+    Rows,
+    Selection,
+    TokenRows,
+    as_asked,
+    at_most_a_third,
+    generator,
+    hold_out,
+)
 from quietformer.data.streaming import Streamed, epoch_texts
 from quietformer.data.text_fit import LONGEST, LOOKED_AT, check_fit
 from quietformer.data.text_sources import texts_of
@@ -100,20 +113,27 @@ class TrainingData:
         return InOrder(self.validation)
 
 
-def training_data(recipe: Recipe, run: Path, *, image_shape: tuple[int, int] = (0, 0)) -> TrainingData:
-    """The data of a recipe; a tokenizer that has to be trained is kept in the run folder."""
-    data = recipe.data
+def training_data(
+    recipe: Recipe, run: Path, *, image_shape: tuple[int, int] = (0, 0), shrink: bool = False
+) -> TrainingData:
+    """The data of a recipe; a tokenizer that has to be trained is kept in the run folder.
+
+    With `shrink`, less than `data.hold_out` is held out of little data, and `data.validation_limit` is then a third of it.
+    """
+    data, count = recipe.data, at_most_a_third if shrink else as_asked
     if takes_images(recipe):
-        found = _image_data(recipe, image_shape)
+        found = _image_data(recipe, image_shape, count)
     elif recipe.task == "pairs":
-        found = _pair_data(recipe, run)
+        found = _pair_data(recipe, run, count)
     elif data.unit == "passages":
-        found = _passage_data(recipe)
+        found = _passage_data(recipe, count)
     elif data.streaming:
         found = _stream_data(recipe, run)
     else:
-        found = _text_data(recipe, run)
+        found = _text_data(recipe, run, count)
     found.validation_limit = data.validation_limit
+    if shrink and not data.validation and len(found.held_out) < data.hold_out:
+        found.validation_limit = min(data.validation_limit, max(1, len(found.held_out) // 3))
     if found.examples is not None and found.examples < recipe.training.batch_size:
         raise QuietformerError(
             f"training.batch_size {recipe.training.batch_size} is larger than the data: {found.examples} "
@@ -162,7 +182,7 @@ def tokenizer_for(recipe: Recipe, run: Path, texts: Any) -> Any:
     return tokenizer_of(str(kept))
 
 
-def _text_data(recipe: Recipe, run: Path) -> TrainingData:
+def _text_data(recipe: Recipe, run: Path, count: Count) -> TrainingData:
     data = recipe.data
     texts = _some_texts(recipe)
     tokenizer = tokenizer_for(recipe, run, texts)
@@ -172,11 +192,11 @@ def _text_data(recipe: Recipe, run: Path) -> TrainingData:
         return TokenRows(token_rows(texts_of(sources, _whole(recipe)), tokenizer, data))
 
     everything = TokenRows(token_rows(texts, tokenizer, data))
-    rows, held_out = _divided(recipe, everything, read, f"sequences of {data.length} tokens")
+    rows, held_out = _divided(recipe, everything, read, count, f"sequences of {data.length} tokens")
     return TrainingData(rows, held_out, tokenizer, None, _info(recipe, "sequences"), everything, read)
 
 
-def _passage_data(recipe: Recipe) -> TrainingData:
+def _passage_data(recipe: Recipe, count: Count) -> TrainingData:
     data = recipe.data
     texts = _some_texts(recipe)
     tokenizer = tokenizer_of(recipe.tokenizer.pretrained or recipe.model.pretrained)
@@ -187,7 +207,7 @@ def _passage_data(recipe: Recipe) -> TrainingData:
 
     dataset = passage_rows(texts, tokenizer, data)
     everything, lengths = TokenRows(dataset), row_lengths(dataset)
-    rows, held_out = _divided(recipe, everything, read, "passages")
+    rows, held_out = _divided(recipe, everything, read, count, "passages")
     lengths = lengths[rows.indices] if isinstance(rows, Selection) else lengths
     return TrainingData(rows, held_out, tokenizer, None, _info(recipe, "passages"), everything, read, lengths)
 
@@ -212,11 +232,11 @@ def _whole(recipe: Recipe) -> DataRecipe:
     return recipe.data.model_copy(update={"limit": 0})
 
 
-def _divided(recipe: Recipe, everything: Rows, read: Read, what: str) -> tuple[Rows, Rows]:
+def _divided(recipe: Recipe, everything: Rows, read: Read, count: Count, what: str) -> tuple[Rows, Rows]:
     """What is trained on and what is held out: sources of its own, or a part of the rows."""
     if recipe.data.validation:
         return everything, read(recipe.data.validation)
-    return hold_out(everything, recipe.data.hold_out, what)
+    return hold_out(everything, count(recipe.data.hold_out, len(everything)), what)
 
 
 def _stream_data(recipe: Recipe, run: Path) -> TrainingData:
@@ -253,7 +273,7 @@ class Kept:
         return [self._rows[index] for index in indices]
 
 
-def _pair_data(recipe: Recipe, run: Path) -> TrainingData:
+def _pair_data(recipe: Recipe, run: Path, count: Count) -> TrainingData:
     data = recipe.data
     pairs = pair_rows(data.train, data)
     classes = class_names(pairs)
@@ -265,7 +285,7 @@ def _pair_data(recipe: Recipe, run: Path) -> TrainingData:
         return TokenRows(others, encoded.column_names)
 
     everything = TokenRows(encoded, encoded.column_names)
-    rows, held_out = _divided(recipe, everything, read, "pairs")
+    rows, held_out = _divided(recipe, everything, read, count, "pairs")
     return TrainingData(rows, held_out, tokenizer, classes, _info(recipe, "pairs"), everything, read)
 
 
@@ -290,7 +310,7 @@ class _Images:
         return [{"pixel_values": pixels, "labels": label} for pixels, label in loaded]
 
 
-def _image_data(recipe: Recipe, shape: tuple[int, int]) -> TrainingData:
+def _image_data(recipe: Recipe, shape: tuple[int, int], count: Count) -> TrainingData:
     data, seed = recipe.data, recipe.seed
     labelled = recipe.task == "images"
 
@@ -305,7 +325,7 @@ def _image_data(recipe: Recipe, shape: tuple[int, int]) -> TrainingData:
     if data.validation:
         rows, held_out = everything, images_of(data.validation, classes=everything.classes)
     else:
-        rows, held_out = split_rows(everything, data.hold_out)
+        rows, held_out = split_rows(everything, count(data.hold_out, len(everything)))
     return TrainingData(
         _Images(rows, seed), _Images(held_out, seed), None, everything.classes if labelled else None,
         _info(recipe, "images"), _Images(everything, seed), read,

@@ -29,6 +29,7 @@ from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import clear_leftovers
 from quietformer.models.check_folder import check_counts, check_files, check_finite, check_folder
+from quietformer.models.hub_names import check_hub_name
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.origin import fetch_sentence_files, transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
@@ -67,6 +68,8 @@ def open_model(
         )
     if folder.is_dir() and (folder / "config.json").exists():
         check_folder(folder)
+    if not folder.is_dir():
+        check_hub_name(source, tuple(BUILT_IN))
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
     in_pickles = only_pickled(folder)
     if in_pickles and not pickled:
@@ -184,9 +187,7 @@ def _why(source: str, folder: Path, error: Exception) -> str:
         )
     if not folder.is_dir():
         reason = text.partition(". ")[0]  # what transformers says, without its advice
-        named = " or ".join(map(repr, BUILT_IN))
-        remedy = f"give a folder, a .gguf file or {named}"
-        return f"there is no folder {source!r} here, and loading it from the hub failed: {reason}; {remedy}"
+        return f"{source} does not load from the hub: {reason}; download it again, or give a model folder"
     if not (folder / "config.json").is_file():
         return f"{source} has no config.json, so it is not a model folder"
     if isinstance(error, UnpicklingError):

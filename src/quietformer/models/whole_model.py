@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModel, PreTrainedModel
 
-from quietformer.errors import QuietformerError, QuietformerWarning
+from quietformer.errors import QuietformerError, warn
 from quietformer.models.check_folder import check_blocks, check_numbers
 
 POOLER, NO_POOLER = "pooler", {"add_pooling_layer": False}
@@ -32,11 +31,7 @@ def whole_model(
             _without_pooler(*_loaded(AutoModel, source, options), source, options),
         )
         if not missing:
-            warnings.warn(
-                f"the config of {shown} names {named}, but its weights have no head; opened as {type(model).__name__}",
-                QuietformerWarning,
-                stacklevel=3,
-            )
+            warn(f"the config of {shown} names {named}, but its weights have no head; opened as {type(model).__name__}")
     else:
         model, missing = _without_pooler(model, missing, source, options)
     if missing:

@@ -22,7 +22,8 @@ from quietformer.config.recipe import Recipe
 from quietformer.config.spec_base import nearest
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.check_folder import check_counts
-from quietformer.models.open_any import resolve
+from quietformer.models.hub_names import check_hub_name
+from quietformer.models.open_any import BUILT_IN, resolve
 from quietformer.models.silence_transformers import silenced_transformers
 
 CLASSES: dict[str, Any] = {
@@ -97,6 +98,8 @@ def pretrained_config(recipe: Recipe) -> PreTrainedConfig:
     if not folder.is_dir() and (folder.exists() or source.count("/") > 1 or source.startswith((".", "/", "~"))):
         raise QuietformerError(f"{name} is not a model folder; model.pretrained takes a folder or a hub id")
     check_counts(fields, "model.config")
+    if not planning and not folder.is_dir():
+        check_hub_name(name, tuple(BUILT_IN))
     try:
         with silenced_transformers():
             default = AutoConfig.from_pretrained(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import cast
 
@@ -9,9 +10,9 @@ from quietformer.analysis.annihilation import find_annihilated
 from quietformer.analysis.inspection import inspect_model
 from quietformer.analysis.interventions import intervene
 from quietformer.analysis.outliers import TokenNames
-from quietformer.analysis.verdict import with_annihilated
+from quietformer.analysis.verdict import verdict, with_annihilated
 from quietformer.config.options.inspect import InspectOptions
-from quietformer.data.batches_from_options import batches_of
+from quietformer.data.batches_from_options import KINDS, batches_of
 from quietformer.errors import QuietformerError
 from quietformer.progress import SILENT, Progress
 from quietformer.results.inspect import CheckpointHeadline, InspectReport
@@ -46,6 +47,7 @@ def inspect(
 
 def _inspect_one(model: ModelName, options: InspectOptions, progress: Progress) -> InspectReport:
     opened = open_once(model, options, progress)
+    progress.step("reading the data")
     inputs = batches_of(opened.model, opened.name, options)
     report = inspect_model(
         opened.model, inputs.batches, names=TokenNames.of(inputs.tokenizer), name=opened.name, progress=progress
@@ -53,11 +55,14 @@ def _inspect_one(model: ModelName, options: InspectOptions, progress: Progress) 
     few = inputs.batches[: max(1, FEW // len(next(iter(inputs.batches[0].values()))))]
     progress.step("looking for annihilated tensors")
     annihilated = find_annihilated(opened.model, few)
+    found = verdict(
+        report, shlex.join(options.source_words()), heals=KINDS.get(opened.model.main_input_name) != "audio"
+    )
     report = report.model_copy(
         update={
             "data": inputs.info.adding(sequences=report.data.sequences, tokens=report.data.tokens),
             "annihilated": annihilated,
-            "verdict": with_annihilated(report.verdict, annihilated),
+            "verdict": with_annihilated(found, annihilated),
         }
     )
     if not options.interventions or report.verdict.severity == "quiet":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from quietformer.config.options.base import Options
 from quietformer.config.options.opening import OpeningOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.batches_from_options import KINDS
-from quietformer.errors import QuietformerError, QuietformerWarning
+from quietformer.errors import QuietformerError, warn
 from quietformer.files import check_new_place, clear_leftovers
 from quietformer.models.check_folder import check_finite
 from quietformer.models.open_any import open_model
@@ -64,11 +63,9 @@ def open_once(
         progress.step(f"loading {name}")
         opened = open_model(name, trust_remote_code=options.trust_remote_code, pickled=pickled)
     if (settings := pooling_of(opened).settings) is not None and settings.other_modules:
-        warnings.warn(
+        warn(
             f"{name} has modules past pooling ({', '.join(settings.other_modules)}); they stay in the folder as they are, and "
-            "embeddings are measured before them",
-            QuietformerWarning,
-            stacklevel=2,
+            "embeddings are measured before them"
         )
     if KINDS.get(opened.main_input_name) == "audio" and has_decoder(opened) and not (whole and opened.can_generate()):
         return _speech_encoder(opened, name)

@@ -42,7 +42,7 @@ from quietformer.transforms.balance import balance_
 from quietformer.transforms.gained_modules import gained_norms
 from quietformer.workflows.measure_before_after import Measuring, inspect_some, measure_side, simulate_both
 from quietformer.workflows.open_once import OpenedModel, open_once
-from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe
+from quietformer.workflows.retrofit_recipe import KnownModel, attention_for_pretrained, retrofit_recipe, usual_hold_out
 from quietformer.workflows.without_training import without_training
 
 REPORT, INT8 = "retrofit.json", "int8"
@@ -94,9 +94,7 @@ def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
     progress = call.progress
     opened = _open(call)
     original = opened.model
-    known = KnownModel.of(opened.name, original)
-    draft = retrofit_recipe(known, call.options)
-    data = _read(draft, original, call)
+    known, draft, data = _read(KnownModel.of(opened.name, original), original, call)
     measured = measuring_data(draft, data, original, call.options.evaluation_sources(), call.options.sequences)
     reference = reference_run(
         original, measured.evaluation, known.task, progress=progress, what="evaluating the original"
@@ -239,8 +237,9 @@ def _open(call: Call) -> OpenedModel:
     return opened
 
 
-def _read(draft: Recipe, model: PreTrainedModel, call: Call) -> TrainingData:
-    """The data of training and measuring, read once."""
+def _read(known: KnownModel, model: PreTrainedModel, call: Call) -> tuple[KnownModel, Recipe, TrainingData]:
+    """The data of training and measuring, read once; of little data less is held out, unless the user has said how much."""
+    draft = retrofit_recipe(known, call.options)
     trained, visual = draft.data.train, takes_images(draft)
     if not visual:
         check_length(model, draft.data.length)
@@ -249,7 +248,18 @@ def _read(draft: Recipe, model: PreTrainedModel, call: Call) -> TrainingData:
                 "--eval-texts names text that is also trained on: metrics on it say little about other text"
             )
     call.progress.say(f"reading {', '.join(source.in_words for source in trained)}")
-    return training_data(draft, call.out, image_shape=image_size(model) if visual else (0, 0))
+    shape, usual = image_size(model) if visual else (0, 0), usual_hold_out(call.options)
+    data = training_data(draft, call.out, image_shape=shape, shrink=draft.data.hold_out == usual)
+    if draft.data.validation or len(data.held_out) >= draft.data.hold_out:
+        return known, draft, data
+    known = replace(known, held_out=len(data.held_out), watched=data.validation_limit)
+    measured = (
+        "" if call.options.evaluation_sources() else f", {len(data.held_out) - data.validation_limit} to measure on"
+    )
+    call.progress.say(
+        f"{data.examples} {data.info.unit} to train on, {data.validation_limit} to choose the best checkpoint by{measured}"
+    )
+    return known, retrofit_recipe(known, call.options), data
 
 
 def _key(call: Call, by: Measuring) -> list[JsonValue]:

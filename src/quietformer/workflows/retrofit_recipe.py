@@ -80,6 +80,9 @@ class KnownModel:
     attention: AttentionSpec | None
     only_rms_norms: bool
     inspected: InspectReport | None = None
+    held_out: int | None = None
+    """As many as the data allows; None where that is not known yet."""
+    watched: int = WATCHED
 
     @classmethod
     def of(cls, name: str, model: PreTrainedModel) -> KnownModel:
@@ -116,8 +119,8 @@ def retrofit_recipe(known: KnownModel, options: RetrofitOptions) -> Recipe:
         ),
         attention=attention_for_pretrained(options.attention, options.gate, known.attention),
         data=DataRecipe(
-            train=options.training_sources(known.visual), unit=unit, length=length, validation_limit=WATCHED,
-            hold_out=WATCHED + (0 if options.evaluation_sources() else options.sequences),
+            train=options.training_sources(known.visual), unit=unit, length=length, validation_limit=known.watched,
+            hold_out=usual_hold_out(options) if known.held_out is None else known.held_out,
         ),
         tokenizer=TokenizerRecipe(pretrained=options.tokenizer),
         optimizer=OptimizerRecipe(
@@ -136,6 +139,11 @@ def retrofit_recipe(known: KnownModel, options: RetrofitOptions) -> Recipe:
         qat=QatRecipe(share=options.qat, spec=QuantSpec(per_channel=True)),
     )  # fmt: skip
     return changed(recipe, options.set)
+
+
+def usual_hold_out(options: RetrofitOptions) -> int:
+    """What chooses the best checkpoint, and what is measured on unless that comes from elsewhere."""
+    return WATCHED + (0 if options.evaluation_sources() else options.sequences)
 
 
 def _rotates(known: KnownModel, options: RetrofitOptions) -> bool:

@@ -68,7 +68,7 @@ def simulate(
 ) -> Simulation:
     """Evaluate in fp32, balance if asked, place quantizers, calibrate once per seed and evaluate each."""
     spec = options.spec()
-    data = _data(opened, options)
+    data = _data(opened, options, progress)
     reference = reference_on(opened, data, progress=progress)
     _prepare_(opened, data, options)  # compared with what the model was before
     plan = quantize_(opened.model, spec, data.evaluation[0])
@@ -80,8 +80,9 @@ def simulate(
     return Simulation(opened, data, reference, spec, plan, runs, searched)
 
 
-def _data(opened: OpenedModel, options: CalibrationOptions) -> CalibrationData:
+def _data(opened: OpenedModel, options: CalibrationOptions, progress: Progress) -> CalibrationData:
     """With what an encoder-decoder writes, for its decoder to read."""
+    progress.step("reading the data")
     return with_decoder_inputs(opened.model, calibration_data(opened.model, opened.name, opened.task, options))
 
 
@@ -104,7 +105,7 @@ def simulate_best(
 ) -> tuple[Simulation, list[SearchStep]]:
     """The same for the INT8 with the least error that a search finds; the opened model is left as it is."""
     spec = options.spec()
-    data = _data(opened, options)
+    data = _data(opened, options, progress)
     reference = reference_on(opened, data, progress=progress)
     _prepare_(opened, data, options)
     found = Search(opened.model, data, spec, progress).run(
@@ -122,7 +123,7 @@ def as_calibrated(
     opened: OpenedModel, quantized: QuantizedSpec, options: CalibrationOptions, progress: Progress
 ) -> Simulation:
     """A model that comes quantized, as it was calibrated."""
-    data = _data(opened, options)
+    data = _data(opened, options, progress)
     with full_precision(opened.model):
         reference = reference_on(opened, data, progress=progress)
     found = evaluate_on(opened.model, data, reference, progress=progress)

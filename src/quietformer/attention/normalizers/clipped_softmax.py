@@ -20,7 +20,7 @@ from quietformer.attention.masks import AnyMask, Causal, visible_keys
 from quietformer.attention.normalizers.base import Normalizer
 from quietformer.attention.normalizers.softmax import masked_softmax
 from quietformer.config.attention import HeadGeometry, NormalizerSpec, normalizers
-from quietformer.errors import QuietformerError
+from quietformer.errors import QuietformerError, QuietformerWarning
 
 DEFAULT_ALPHA = 4.0
 
@@ -116,6 +116,7 @@ class ClippingNormalizer(Normalizer):
             warnings.warn(
                 f"the warm-up of {self.spec} was not advanced in {IDLE_FORWARDS} training forwards, so gamma is still 0; "
                 "pass WarmupCallback to the Trainer or call advance_warmup_ after each optimizer step",
+                QuietformerWarning,
                 stacklevel=2,
             )
 

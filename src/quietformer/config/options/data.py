@@ -42,6 +42,11 @@ class DataOptions(Options):
             raise ValueError("give one of --texts, --dataset, --images and --audio")
         return self
 
+    def source_words(self) -> list[str]:
+        """The options that name the data, as they are typed: what every command on the same model needs."""
+        named = {name: getattr(self, name) for name in ("texts", "dataset", "images", "audio", "tokenizer")}
+        return DataOptions(**named).words()
+
 
 class CalibrationOptions(DataOptions):
     """Data to calibrate on, and other data to evaluate on."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from quietformer.config.options.base import Flag, OptionalPath
 from quietformer.config.options.data import CalibrationOptions, DataOptions
@@ -29,6 +29,12 @@ class QuantizeOptions(OpeningOptions, SimulationOptions):
         default=None, validate_default=True, description="Save the quantized model, for load and export."
     )
     overwrite: bool = Field(default=False, description="Replace a model that is already in DIR.")
+
+    @model_validator(mode="after")
+    def _one_way_to_ranges(self) -> Self:
+        if self.search and "acts" in self.model_fields_set:
+            raise ValueError("--search chooses the range of activations, which --acts names; give one of them")
+        return self
 
 
 class QuantizationPlanOptions(OpeningOptions, DataOptions, QuantSpecOptions):
