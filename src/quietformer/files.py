@@ -45,6 +45,11 @@ DRAFT = "draft"
 
 
 def write_text(path: Path, text: str) -> None:
+    """A file of text, in one step."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write under a temporary name beside the file, then rename; a link stays a link, and what it points to is replaced."""
     check_place(path)
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -52,8 +57,8 @@ def write_text(path: Path, text: str) -> None:
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}-{DRAFT}-", dir=path.parent)
     try:
         _mark_as_mine(handle)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.umask(umask := os.umask(0o022))
             os.chmod(draft, 0o666 & ~umask)

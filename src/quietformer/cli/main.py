@@ -52,6 +52,13 @@ app.command("recipes")(expanded(recipes.recipes))
 app.command("paper")(expanded(paper.paper))
 
 
+LIMITS = {
+    "Too many open files": "allow more with `ulimit -n`, and run the same command again",
+    "can't start new thread": "allow more processes with `ulimit -u`, and run the same command again",
+    "File too large": "allow larger files with `ulimit -f`, or choose another file system",
+}
+"""Limits of the system by what is said of them, and how they are raised; libraries wrap them in errors of many kinds."""
+
 DEBUG = "--debug"
 
 BROKEN_PIPE = 128 + 13
@@ -138,6 +145,8 @@ def _message(error: BaseException) -> str:
             return f"{error.strerror}; make room where the output goes, and run the same command again"
         place = Path(error.filename)
         return f"{place}: {error.strerror} ({free_in_words(place)}); make room and run the same command again"
+    if (remedy := next((told for words, told in LIMITS.items() if words in str(error)), None)) is not None:
+        return f"{in_one_line(error, 200)}; {remedy}"
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     what = f"{type(error).__name__}: {in_one_line(error, 200)}"

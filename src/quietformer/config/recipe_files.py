@@ -184,8 +184,11 @@ def find_recipe(name: str) -> Path:
 def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
     """A YAML file as it is named, or one that is built in."""
     path = Path(name) if is_path(name) else home / f"{name}.yaml"
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise SpecError(f"{name[:40]!r} names no {what}: {error.strerror}{nearest(name[:40], built_in)}") from None
     if Path(name).is_dir():
         raise SpecError(f"{name} is a folder; give a {what} file, or one of {', '.join(built_in)}")
     if is_path(name):
