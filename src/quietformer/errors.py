@@ -44,6 +44,8 @@ def warn(text: str) -> None:
 
 def in_one_line(error: BaseException, limit: int = 300) -> str:
     """What an error of somebody else's says, fit for one line of ours; its kind where it says nothing."""
+    if isinstance(error, KeyError):  # says no more than the key
+        return f"unknown or missing name {' '.join(str(error).split())[:limit]}"
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -30,6 +31,9 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 JUST_NOW = 1.0
 """Seconds in which a draft may have been made and not locked yet."""
 
+LARGEST_JSON = 2**28
+"""Bytes; what is larger was written by mistake, and takes more memory than most machines have."""
+
 MARK = 8
 """Characters that `tempfile` ends a name with."""
 
@@ -41,6 +45,11 @@ DRAFT = "draft"
 
 
 def write_text(path: Path, text: str) -> None:
+    """A file of text, in one step."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write under a temporary name beside the file, then rename; a link stays a link, and what it points to is replaced."""
     check_place(path)
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -48,8 +57,8 @@ def write_text(path: Path, text: str) -> None:
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}-{DRAFT}-", dir=path.parent)
     try:
         _mark_as_mine(handle)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.umask(umask := os.umask(0o022))
             os.chmod(draft, 0o666 & ~umask)
@@ -148,8 +157,8 @@ def kind_of(path: Path) -> str:
     """What stands at a path, in words."""
     try:
         mode = os.stat(path).st_mode
-    except OSError:
-        return "a link to nothing"
+    except OSError as error:
+        return "a loop of links" if error.errno == errno.ELOOP else "a link to nothing"
     return next((name for test, name in KINDS if test(mode)), "a device")
 
 
@@ -157,11 +166,15 @@ def read_json(path: Path, missing: str, kind: type[QuietformerError] = Quietform
     """What a JSON file holds; `missing` is the message if it does not exist, `kind` the error for that and for damage."""
     check_regular(path, kind)
     try:
+        if (size := path.stat().st_size) > LARGEST_JSON:
+            raise kind(f"{path} has {size / 1e6:,.0f} MB, too much for JSON of a model or a report; restore the file")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise kind(missing) from None
+    except QuietformerError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        raise kind(f"{path} cannot be read as JSON: {in_one_line(error)}") from None
+        raise kind(f"{path} cannot be read as JSON: {in_one_line(error)}; restore or correct the file") from None
 
 
 @contextlib.contextmanager

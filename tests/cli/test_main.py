@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
+import os
 import shutil
+import signal
 import sys
 
 import pytest
@@ -104,8 +108,8 @@ def test_convert_replaces_a_model_only_when_told(run, folder, tmp_path):
         (["convert", "{tmp}/empty", "{tmp}/o", "--attention", "softmax1"], "has no config.json"),
         (["inspect", "{tmp}/pickled"], "quietformer convert"),
         (["convert", "{tmp}/evil", "{tmp}/o"], "holds more than tensors"),
-        (["convert", "{tmp}/cut", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
-        (["convert", "{tmp}/wide", "{tmp}/o", "--attention", "softmax1"], "cannot load"),
+        (["convert", "{tmp}/cut", "{tmp}/o", "--attention", "softmax1"], "model.safetensors is damaged or cut short"),
+        (["convert", "{tmp}/wide", "{tmp}/o", "--attention", "softmax1"], "restore or correct its config.json"),
         (["convert", "{tmp}/deeper", "{tmp}/o", "--attention", "softmax1"], "would be random numbers"),
         (["convert", "nowhere", "{tmp}/o", "--attention", "softmax1"], "there is no folder 'nowhere' here"),
         (["convert", "{bert}", "{tmp}/empty/file", "--attention", "softmax1"], "is a file; give the name of a folder"),
@@ -187,3 +191,44 @@ def test_a_name_that_the_terminal_cannot_show_does_not_lose_the_result(run, fold
     assert run("convert", folder, tmp_path / "\u043c\u043e\u0434\u0435\u043b\u044c", "--gate", "linear")[0] == 0
     written.flush()
     assert rb"\u043c\u043e" in written.buffer.getvalue()
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_as_it_ends_any_other(run, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    stdout = open(writer, "w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", stdout)
+    code, _, error = run("variants")
+    assert (code, error) == (128 + signal.SIGPIPE, "")
+    with contextlib.suppress(BrokenPipeError):
+        stdout.close()
+
+
+@pytest.mark.parametrize("place", [None, "/dev/full"])
+def test_an_error_that_nobody_can_read_has_its_exit_code_and_stays_out_of_the_output(run, tmp_path, monkeypatch, place):
+    stderr = None if place is None else open(place, "w", buffering=1)  # noqa: SIM115
+    monkeypatch.setattr(sys, "stderr", stderr)
+    code, out, _ = run("inspect", tmp_path / "absent")
+    assert (code, out) == (2, "")
+    if stderr is not None:
+        with contextlib.suppress(OSError):
+            stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "x"), "ulimit -n"),
+        (RuntimeError("unable to open file <x>: Too many open files (24)"), "ulimit -n"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (OSError(errno.EFBIG, "File too large"), "ulimit -f"),
+    ],
+)
+def test_a_limit_of_the_system_is_no_damage(run, monkeypatch, error, remedy):
+    def limited(*arguments):
+        raise error
+
+    monkeypatch.setattr("quietformer.workflows.listings.variants", limited)
+    line = fails(run, "variants")
+    assert remedy in line
+    assert "damaged" not in line

@@ -7,7 +7,7 @@ import yaml
 
 from experiments import recipe_fields
 from quietformer.config.recipe import Recipe
-from quietformer.config.recipe_files import BUILT_IN, built_in_recipes, changed, read_recipe, write_recipe
+from quietformer.config.recipe_files import BUILT_IN, built_in_recipes, changed, find_recipe, read_recipe, write_recipe
 from quietformer.errors import SpecError
 from quietformer.training.arguments import check_trainer_fields, split_batch
 
@@ -110,6 +110,11 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(SpecError, match=message) as error:
         read_recipe(str(tmp_path / "top.yaml"))
     assert "\n" not in str(error.value)
+
+
+def test_a_name_that_no_file_can_have_is_no_recipe():
+    with pytest.raises(SpecError, match="names no recipe: File name too long"):
+        find_recipe("a" * 300)
 
 
 def test_an_unknown_recipe_names_the_nearest():

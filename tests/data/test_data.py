@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -107,6 +108,17 @@ def test_bad_text_is_named(tmp_path):
             read_texts(tmp_path / name)
     with pytest.raises(qf.QuietformerError, match=r"datasets|cannot be read"):
         list(dataset_texts(str(tmp_path / "nothing")))
+
+
+def test_rows_of_a_dataset_that_hold_no_text_are_told_or_left_out(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"text": "a word"}) + "\n" + json.dumps({"text": None}) + "\n")
+    assert list(dataset_texts(str(tmp_path))) == ["a word"]
+    rows.write_text(json.dumps({"text": ["a", "word"]}))
+    with pytest.raises(qf.QuietformerError, match="column 'text' holds list, not text"):
+        list(dataset_texts(str(tmp_path)))
+    with pytest.raises(qf.QuietformerError, match=r"rows\.jsonl is a file, not a dataset; give it with --texts"):
+        list(dataset_texts(str(rows)))
 
 
 def test_images_of_a_folder(tmp_path):

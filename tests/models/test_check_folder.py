@@ -11,11 +11,13 @@ import socket
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tqdm import tqdm
 from transformers import ViTConfig, ViTModel
 
 import quietformer as qf
 from quietformer.data.text_batches import read_texts
 from quietformer.errors import QuietformerError
+from quietformer.files import LARGEST_JSON
 from quietformer.models.check_folder import check_counts
 from quietformer.models.origin import origin_of
 from quietformer.models.silence_transformers import silenced_transformers
@@ -130,6 +132,53 @@ def test_more_layers_than_any_model_has_are_refused_before_they_are_built(folder
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": count}))
     with pytest.raises(QuietformerError, match="num_hidden_layers must lie between -1 and 4096"):
         qf.open_model(folders / "plain")
+
+
+def test_a_damaged_shard_is_named(folders):
+    shard = sorted((folders / "sharded").glob("*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(QuietformerError, match=rf"{shard.name} is damaged or cut short: .*; fetch or save it again"):
+        qf.open_model(folders / "sharded")
+
+
+def test_a_tensor_of_another_shape_is_named_with_both(folders):
+    name = "bert.encoder.layer.1.intermediate.dense.weight"
+    rewrite(folders / "plain", lambda tensors: tensors.update({name: tensors[name].T.contiguous()}))
+    with pytest.raises(QuietformerError, match=rf"{name} has shape \(32, 64\) in the weights, .* \(64, 32\); correct"):
+        qf.open_model(folders / "plain")
+
+
+@pytest.mark.parametrize("name", ["plain", "ours"])
+@pytest.mark.parametrize(
+    ("change", "message"), [({"hidden_act": "gleu"}, "name 'gleu'"), ({"hidden_size": "big"}, "hidden_size")]
+)
+def test_a_config_that_builds_no_model_is_named_with_a_remedy(folders, name, change, message):
+    path = folders / name / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(QuietformerError, match=rf"{message}.*; restore or correct its config\.json"):
+        qf.open_model(folders / name)
+
+
+@pytest.mark.parametrize("name", ["plain", "ours"])
+@pytest.mark.parametrize("text", ["{", "[]", "\ufeff{}"])
+def test_generation_settings_that_transformers_would_drop_in_silence_are_refused(folders, name, text):
+    (folders / name / "generation_config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(QuietformerError, match=r"generation_config\.json .*(restore|correct)"):
+        qf.open_model(folders / name)
+
+
+def test_json_larger_than_memory_is_not_read(folders):
+    os.truncate(folders / "plain" / "config.json", 2 * LARGEST_JSON)
+    with pytest.raises(QuietformerError, match=r"config\.json has .* MB, too much for JSON"):
+        qf.open_model(folders / "plain")
+
+
+def test_readers_are_silent_about_what_they_do(capsys):
+    with silenced_transformers():
+        list(tqdm(range(3)))
+    assert capsys.readouterr().err == ""
+    list(tqdm(range(3)))
+    assert capsys.readouterr().err
 
 
 def test_an_index_names_files_of_its_own_folder(folders):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 import warnings
@@ -51,7 +52,17 @@ app.command("recipes")(expanded(recipes.recipes))
 app.command("paper")(expanded(paper.paper))
 
 
+LIMITS = {
+    "Too many open files": "allow more with `ulimit -n`, and run the same command again",
+    "can't start new thread": "allow more processes with `ulimit -u`, and run the same command again",
+    "File too large": "allow larger files with `ulimit -f`, or choose another file system",
+}
+"""Limits of the system by what is said of them, and how they are raised; libraries wrap them in errors of many kinds."""
+
 DEBUG = "--debug"
+
+BROKEN_PIPE = 128 + 13
+"""The exit code of a program that SIGPIPE has ended."""
 
 
 @app.callback(invoke_without_command=True)
@@ -73,11 +84,16 @@ def main() -> None:
     debug = DEBUG in sys.argv[1:]
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG] or ["--help"]
     warnings.showwarning = _note
+    sys.stderr = sys.stderr or _nowhere()  # closed by `2>&-`: what is meant for it would go to standard output
     if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal cannot show is no reason to lose the result
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # whoever reads has seen enough, as with `| head`
+            raise SystemExit(BROKEN_PIPE) from None
+        raise
+    except KeyboardInterrupt:
         raise
     except typer.Abort:
         sys.exit(130)
@@ -98,9 +114,22 @@ def _note(
 ) -> None:
     """Our own warnings are one line; those of libraries stay as Python writes them."""
     if issubclass(category, QuietformerWarning):
-        print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
+        _say(f"note: {' '.join(str(message).split())}\n")
     else:
-        print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr, end="")
+        _say(warnings.formatwarning(message, category, filename, lineno))
+
+
+def _say(text: str) -> None:
+    """On standard error, which may be closed or full; the work and the exit code do not depend on it."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _message(error: BaseException) -> str:
@@ -116,6 +145,8 @@ def _message(error: BaseException) -> str:
             return f"{error.strerror}; make room where the output goes, and run the same command again"
         place = Path(error.filename)
         return f"{place}: {error.strerror} ({free_in_words(place)}); make room and run the same command again"
+    if (remedy := next((told for words, told in LIMITS.items() if words in str(error)), None)) is not None:
+        return f"{in_one_line(error, 200)}; {remedy}"
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     what = f"{type(error).__name__}: {in_one_line(error, 200)}"
@@ -132,7 +163,7 @@ def _fail(message: str, code: int = 2) -> None:
     line = " ".join(message.split())
     # A file's name or content is repeated here; a terminal is not to obey it.
     shown = "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in line)
-    print(f"quietformer: {shown}", file=sys.stderr)
+    _say(f"quietformer: {shown}\n")
     sys.exit(code)
 
 

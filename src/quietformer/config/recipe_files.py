@@ -15,7 +15,7 @@ from quietformer.config.recipe import Recipe, is_path
 from quietformer.config.recipe_upgrades import upgraded, upgraded_key
 from quietformer.config.spec_base import JsonObject, nearest
 from quietformer.errors import SpecError, in_one_line
-from quietformer.files import check_regular, write_text
+from quietformer.files import check_regular, kind_of, write_text
 
 BUILT_IN = Path(__file__).parent.parent / "recipes"
 
@@ -184,12 +184,16 @@ def find_recipe(name: str) -> Path:
 def find_file(name: str, what: str, home: Path, built_in: list[str]) -> Path:
     """A YAML file as it is named, or one that is built in."""
     path = Path(name) if is_path(name) else home / f"{name}.yaml"
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise SpecError(f"{name[:40]!r} names no {what}: {error.strerror}{nearest(name[:40], built_in)}") from None
     if Path(name).is_dir():
         raise SpecError(f"{name} is a folder; give a {what} file, or one of {', '.join(built_in)}")
     if is_path(name):
-        raise SpecError(f"{name} is not there; give a {what} file, or one of {', '.join(built_in)}")
+        what_stands = kind_of(Path(name)) if os.path.lexists(name) else "not there"
+        raise SpecError(f"{name} is {what_stands}; give a {what} file, or one of {', '.join(built_in)}")
     hint = f", or {name}.yaml" if Path(f"{name}.yaml").is_file() else ""
     raise SpecError(f"unknown {what} {name!r}{hint}{nearest(name, built_in)}")
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from quietformer.architectures.forward import AUDIBLE, Batch
+from quietformer.data.text_batches import TEXT_REMEDY
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import check_regular
 
@@ -175,4 +176,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise QuietformerError(f"{path} cannot be read as text: {in_one_line(error)}") from None
+        raise QuietformerError(f"{path} cannot be read as text: {in_one_line(error)}; {TEXT_REMEDY}") from None

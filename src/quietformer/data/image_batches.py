@@ -73,7 +73,7 @@ def class_order(names: Iterable[str]) -> list[str]:
 
 def image_paths(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise QuietformerError(f"{folder} is not a folder of images")
+        raise QuietformerError(f"{folder} is not a folder of images; give a folder with .png or .jpg files")
     paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
     if not paths:
         raise QuietformerError(f"{folder} holds no images ({', '.join(SUFFIXES)})")

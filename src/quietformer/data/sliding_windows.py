@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from quietformer.architectures.forward import Batch
-from quietformer.data.text_batches import pieces
+from quietformer.data.text_batches import TEXT_REMEDY, pieces
 from quietformer.data.token_labels import IGNORED
 from quietformer.errors import QuietformerError
 from quietformer.files import check_regular
@@ -23,7 +23,7 @@ def file_tokens(path: Path, tokenizer: Any) -> list[int]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise QuietformerError(f"{path} cannot be read as text: {error}") from None
+        raise QuietformerError(f"{path} cannot be read as text: {error}; {TEXT_REMEDY}") from None
     return [
         token
         for piece in pieces(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ import torch
 from quietformer.architectures.forward import Batch
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import check_regular
+
+DATASET_REMEDY = "give a name of the hub, or a folder of files that are whole"
+TEXT_REMEDY = "give plain text in UTF-8, not compressed"
 
 PIECE = 20_000
 """Characters that are tokenised at once."""
@@ -25,26 +30,44 @@ def read_texts(path: Path) -> list[str]:
     except FileNotFoundError:
         raise QuietformerError(f"{path} is not there; give a text file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise QuietformerError(f"{path} cannot be read as text: {error}") from None
+        raise QuietformerError(f"{path} cannot be read as text: {error}; {TEXT_REMEDY}") from None
     texts = [line.strip() for line in lines if line.strip()]
     if not texts:
-        raise QuietformerError(f"{path} holds no text")
+        raise QuietformerError(f"{path} holds no text; give a file with a paragraph on each line")
     return texts
 
 
 def dataset_texts(name: str, *, split: str = "train", column: str = "text") -> Iterator[str]:
-    """The texts of a dataset by hub name or local folder, streamed."""
-    from datasets import load_dataset
+    """The texts of a dataset by hub name or local folder, streamed; rows without a text are left out."""
+    import datasets
 
+    silence_datasets()
+    if Path(name).is_file():
+        raise QuietformerError(f"{name} is a file, not a dataset; give it with --texts, or its folder with --dataset")
     try:
-        rows = load_dataset(name, split=split, streaming=True)
-        for row in rows:
+        for row in datasets.load_dataset(name, split=split, streaming=True):
             if column not in row:
                 raise QuietformerError(f"dataset {name} has no column {column!r}; it has {', '.join(row)}")
-            if str(row[column]).strip():
-                yield str(row[column]).strip()
-    except (OSError, ValueError, ConnectionError) as error:
-        raise QuietformerError(f"dataset {name} cannot be read: {in_one_line(error, 200)}") from error
+            text = row[column]
+            if text is not None and not isinstance(text, str):
+                raise QuietformerError(
+                    f"dataset {name}: column {column!r} holds {type(text).__name__}, not text; give one that holds text"
+                )
+            if text and text.strip():
+                yield text.strip()
+    except QuietformerError:
+        raise
+    except Exception as error:  # the readers' own errors are of many kinds
+        raise QuietformerError(f"dataset {name} cannot be read: {in_one_line(error, 200)}; {DATASET_REMEDY}") from error
+
+
+def silence_datasets() -> None:
+    """What datasets has to say, we say in one line."""
+    import datasets
+
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
 
 
 def token_sequences(

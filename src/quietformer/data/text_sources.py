@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from quietformer.config.recipe import DataRecipe, Source
 from quietformer.data.builtin_text import PACKAGES, builtin_paragraphs
+from quietformer.data.text_batches import DATASET_REMEDY, silence_datasets
 from quietformer.errors import QuietformerError, in_one_line, root_of
 from quietformer.files import check_regular
 
@@ -33,17 +34,18 @@ def read_rows(
     """The rows of a source with only the named columns, under their new names: {"premise": "text"}."""
     import datasets
 
-    datasets.logging.set_verbosity_error()  # what it has to say, we say in one line
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
+    silence_datasets()
     try:
         rows = _open(source, streaming, limit)
     except StopIteration as error:  # of JSON in which not one row was found
-        raise QuietformerError(f"{source.name} cannot be read: no row in it is a JSON object") from error
+        raise QuietformerError(
+            f"{source.name} cannot be read: no row in it is a JSON object; write one on each line"
+        ) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         if isinstance(error, QuietformerError):
             raise
-        raise QuietformerError(f"{source.name} cannot be read: {in_one_line(root_of(error), 200)}") from error
+        remedy = DATASET_REMEDY if source.dataset else "restore or correct the file"
+        raise QuietformerError(f"{source.name} cannot be read: {in_one_line(root_of(error), 200)}; {remedy}") from error
     # A stream whose columns are not written down anywhere has those of its first row.
     there = list(rows.column_names or next(iter(rows), {}))
     if missing := [name for name in columns if name not in there]:

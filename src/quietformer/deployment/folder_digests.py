@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
-from quietformer.errors import CheckpointError
+from quietformer.errors import CheckpointError, QuietformerWarning
 from quietformer.files import digest_of
 
 UNREAD = ("export.json", "README.md", "report.json", "report.html")
@@ -24,7 +25,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 def check_whole(folder: Path, graph: Path, told: object, remedy: str) -> None:
     """Refuse a folder that lacks what its graph needs, or whose graph is not the one that was written.
 
-    Files beside the graph may be edited, so of these it only matters that they are there.
+    Files beside the graph may be edited, so of these a warning is enough.
     """
     if not isinstance(told, dict) or not all(isinstance(one, str) for one in told.values()):
         raise CheckpointError(f"{folder / 'export.json'} has no usable list of files; {remedy}")
@@ -39,6 +40,12 @@ def check_whole(folder: Path, graph: Path, told: object, remedy: str) -> None:
             raise CheckpointError(
                 f"{folder / file} is damaged: it is not the file that was exported; {remedy}, or delete export.json if it was "
                 "changed on purpose"
+            )
+        if not file.endswith(GRAPHS) and digest_of(folder / file) != digest:
+            warnings.warn(
+                f"{folder / file} is not as it was exported, so results may differ; if it was not changed on purpose, {remedy}",
+                QuietformerWarning,
+                stacklevel=2,
             )
 
 

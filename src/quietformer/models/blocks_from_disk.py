@@ -22,7 +22,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
-from quietformer.models.check_folder import check_blocks, check_folder
+from quietformer.models.check_folder import CONFIG_REMEDY, check_blocks, check_folder
 from quietformer.models.open_any import is_ours, named_class, resolve
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.models.stored_tensors import FLOATING, StoredTensor, stored_tensors
@@ -55,7 +55,7 @@ class ModelOnDisk:
                     self.folder, trust_remote_code=self.trust_remote_code, local_files_only=True
                 )
         except Exception as error:  # whatever a damaged config makes transformers stumble over
-            raise QuietformerError(f"cannot load {self.folder}: {in_one_line(error, 200)}") from error
+            raise QuietformerError(f"cannot load {self.folder}: {in_one_line(error, 200)}; {CONFIG_REMEDY}") from error
         if getattr(config, "quantization_config", None) is not None:
             raise QuietformerError(f"{self.folder} is quantized already by another method; give the original model")
         if config.dtype is None:  # as `from_pretrained` does with dtype="auto"

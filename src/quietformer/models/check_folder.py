@@ -34,6 +34,10 @@ SCALED = ("F8_", "F6_", "F4")
 """Types of weights that mean little without scales beside them."""
 
 
+CONFIG_REMEDY = "restore or correct its config.json"
+"""What is left to put right where the files are whole, and transformers does not build the model."""
+
+
 def check_folder(folder: Path) -> None:
     """Its files are files, its config is an object of sane sizes, and its index names files of the folder."""
     check_files(folder)
@@ -42,9 +46,26 @@ def check_folder(folder: Path) -> None:
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(config).__name__}")
     check_counts(config, str(path))
-    index = folder / f"model{INDEX}"
-    if index.is_file() and not (folder / "model.safetensors").is_file():
-        shards_of(index)
+    _check_generation(folder / "generation_config.json")
+    index, whole = folder / f"model{INDEX}", folder / "model.safetensors"
+    for file in [whole] if whole.is_file() else shards_of(index) if index.is_file() else []:
+        check_safetensors(file)
+
+
+def _check_generation(path: Path) -> None:
+    """transformers goes on without one that it cannot read, and the model would generate other text in silence."""
+    if path.is_file() and not isinstance(read_json(path, f"{path} is not there", CheckpointError), dict):
+        raise CheckpointError(f"{path} must hold a JSON object; restore the file, or delete it to use the defaults")
+
+
+def check_safetensors(path: Path) -> None:
+    """The header is whole, and the file as long as it says."""
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            if not list(tensors.keys()):
+                raise CheckpointError(f"{path} holds no tensors; fetch or save it again")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or cut short: {in_one_line(error)}; fetch or save it again") from None
 
 
 def check_files(folder: Path) -> None:
@@ -139,7 +160,7 @@ def check_finite(model: nn.Module) -> None:
     """NaN in the weights makes every metric NaN; better to name the tensor."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
-            raise QuietformerError(f"{name} holds NaN or infinity; the checkpoint is broken")
+            raise QuietformerError(f"{name} holds NaN or infinity; fetch or save the model again")
 
 
 def check_blocks(source: str, model: PreTrainedModel, unexpected: Iterable[str]) -> None:

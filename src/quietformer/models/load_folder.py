@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import CheckpointError, QuietformerError, in_one_line
 from quietformer.files import clear_leftovers, read_json
-from quietformer.models.check_folder import check_finite, check_folder, shards_of
+from quietformer.models.check_folder import CONFIG_REMEDY, check_finite, check_folder, check_safetensors, shards_of
 from quietformer.models.folder_files import PLAIN
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.models.whole_model import NO_POOLER, lacks_pooler
@@ -83,7 +82,7 @@ def _from_pretrained(model_class: Any, folder: Path, **options: Any) -> tuple[Pr
         except QuietformerError as error:
             raise CheckpointError(f"{folder}: {error}") from None
         except Exception as error:  # whatever a damaged config makes transformers stumble over
-            raise CheckpointError(f"{folder} does not load: {in_one_line(error)}") from error
+            raise CheckpointError(f"{folder} does not load: {in_one_line(error)}; {CONFIG_REMEDY}") from error
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -107,20 +106,11 @@ def _check_weight_files(folder: Path, name: Any) -> None:
     path = folder / name
     index = path if name.endswith(".index.json") else folder / f"{name}.index.json"
     if path.is_file() and path != index:
-        return _check_safetensors(path)
+        return check_safetensors(path)
     if not index.is_file():
         raise CheckpointError(f"{path} is not there: the folder has lost its weights")
     for shard in shards_of(index):
-        _check_safetensors(shard)
-
-
-def _check_safetensors(path: Path) -> None:
-    try:
-        with safe_open(path, framework="pt") as tensors:
-            if not list(tensors.keys()):
-                raise CheckpointError(f"{path} holds no tensors")
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or cut short: {in_one_line(error)}; fetch or save it again") from None
+        check_safetensors(shard)
 
 
 def _model_class(folder: Path, config: dict[str, Any], trust_remote_code: bool) -> Any:

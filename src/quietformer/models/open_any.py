@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import json
 import os
@@ -22,13 +21,12 @@ from transformers import (
     AutoModelForCausalLM,
     GgufConfig,
     PreTrainedModel,
-    modeling_gguf_pytorch_utils,
 )
 
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
-from quietformer.files import clear_leftovers
-from quietformer.models.check_folder import check_counts, check_files, check_finite, check_folder
+from quietformer.files import clear_leftovers, kind_of
+from quietformer.models.check_folder import CONFIG_REMEDY, check_counts, check_files, check_finite, check_folder
 from quietformer.models.hub_names import check_hub_name
 from quietformer.models.load_folder import find_class, load
 from quietformer.models.origin import fetch_sentence_files, transformer_folder
@@ -62,10 +60,9 @@ def open_model(
         return load(folder, trust_remote_code=trust_remote_code)
     if not source:
         raise QuietformerError("MODEL is empty; give a model folder, a .gguf file or a hub id")
-    if not folder.is_dir() and (folder.exists() or source.count("/") > 1 or source.startswith((".", "/", "~"))):
-        raise QuietformerError(
-            f"{source} is {'a file' if folder.exists() else 'not there'}; give a model folder, a .gguf file or a hub id"
-        )
+    if not folder.is_dir() and (os.path.lexists(folder) or source.count("/") > 1 or source.startswith((".", "/", "~"))):
+        what = kind_of(folder) if os.path.lexists(folder) else "not there"
+        raise QuietformerError(f"{source} is {what}; give a model folder, a .gguf file or a hub id")
     if folder.is_dir() and (folder / "config.json").exists():
         check_folder(folder)
     if not folder.is_dir():
@@ -141,7 +138,7 @@ def alone(file: Path) -> Iterator[GgufPlace]:
 
 def _open_gguf(file: Path) -> PreTrainedModel:
     try:
-        with alone(file) as place, silenced_transformers(), _no_gguf_bar():
+        with alone(file) as place, silenced_transformers():
             config = AutoConfig.from_pretrained(**place)
             check_counts(config.to_dict(), str(file))
             # Most files do not say which class they were; without its head a language model cannot be judged.
@@ -167,18 +164,6 @@ def _open_gguf(file: Path) -> PreTrainedModel:
     return model
 
 
-@contextlib.contextmanager
-def _no_gguf_bar() -> Iterator[None]:
-    """The one bar of transformers that does not ask whether bars are wanted."""
-    reader: Any = modeling_gguf_pytorch_utils
-    shown = reader.tqdm
-    reader.tqdm = functools.partial(shown, disable=True)
-    try:
-        yield
-    finally:
-        reader.tqdm = shown
-
-
 def _why(source: str, folder: Path, error: Exception) -> str:
     text = in_one_line(error, 200)
     if "trust_remote_code=True" in str(error):
@@ -196,7 +181,7 @@ def _why(source: str, folder: Path, error: Exception) -> str:
         )
     if not list(folder.glob("*.safetensors*")) and not only_pickled(folder):
         return f"{source} has no safetensors; other formats are not read, since they may run code"
-    return f"cannot load {source}: {text}"
+    return f"cannot load {source}: {text}; {CONFIG_REMEDY}"
 
 
 def resolve(source: str) -> str:

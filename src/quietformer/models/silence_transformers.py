@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import huggingface_hub
 import transformers
+from tqdm import tqdm
 
 
 @contextlib.contextmanager
@@ -21,9 +23,22 @@ def silenced_transformers() -> Iterator[None]:
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
     try:
-        yield
+        with _no_bars():
+            yield
     finally:
         logging.set_verbosity(verbosity)
         hub_logging.set_verbosity(hub_verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Readers of GGUF and of compressed-tensors do not ask whether bars are wanted."""
+    bar: Any = tqdm
+    begin = bar.__init__
+    bar.__init__ = functools.partialmethod(begin, disable=True)
+    try:
+        yield
+    finally:
+        bar.__init__ = begin

@@ -38,7 +38,7 @@ class StoredTensor:
             raise CheckpointError(f"{self.file} is damaged: {in_one_line(error)}") from None
         # The extremes are NaN if anything is, and take no memory to find.
         if found.is_floating_point() and found.numel() and not bool(torch.stack(torch.aminmax(found)).isfinite().all()):
-            raise CheckpointError(f"{self.file}: {self.name} holds NaN or infinity; the checkpoint is broken")
+            raise CheckpointError(f"{self.file}: {self.name} holds NaN or infinity; fetch or save the model again")
         return found
 
 

@@ -36,14 +36,20 @@ def whole_model(
         model, missing = _without_pooler(model, missing, source, options)
     if missing:
         raise QuietformerError(
-            f"{shown} lacks {len(missing)} tensors its config asks for, first {min(missing)!r}; they would be random numbers"
+            f"{shown} lacks {len(missing)} tensors its config asks for, first {min(missing)!r}; they would be random numbers, "
+            "so fetch the weights again, or correct config.json"
         )
     model.config.return_dict = True  # outputs are read by name
     return model
 
 
 def _loaded(model_class: Any, source: str, options: dict[str, Any]) -> tuple[PreTrainedModel, set[str]]:
-    model, info = model_class.from_pretrained(source, output_loading_info=True, **options)
+    model, info = model_class.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+    for name, got, needed in sorted(info["mismatched_keys"])[:1]:  # transformers prints a table of them, and names none
+        raise QuietformerError(
+            f"{options.get('gguf_file', source)}: {name} has shape {tuple(got)} in the weights, the config asks for "
+            f"{tuple(needed)}; correct config.json, or fetch the weights again"
+        )
     unexpected = list(map(str, info["unexpected_keys"]))
     check_blocks(source, model, unexpected)
     if Path(source).is_dir():

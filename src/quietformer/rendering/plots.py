@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quietformer.errors import QuietformerError
+from quietformer.files import write_bytes
 from quietformer.results.inspect import InspectReport, PackedMatrix, PatchPicture
 from quietformer.results.labels import label
 
@@ -44,7 +46,12 @@ def save_figure(figure: Any, stem: Path) -> list[Path]:
 
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
     for path in paths:
-        figure.savefig(path, dpi=200, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+        kind = path.suffix.removeprefix(".")
+        drawn = io.BytesIO()
+        figure.savefig(
+            drawn, format=kind, dpi=200, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None
+        )
+        write_bytes(path, drawn.getvalue())
     plt.close(figure)
     return paths
 

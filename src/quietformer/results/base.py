@@ -91,7 +91,7 @@ class Report(Record):
     def from_fields(cls, fields: Any) -> Self:
         """From parsed JSON; the class follows from the report's kind."""
         if not isinstance(fields, dict):
-            raise QuietformerError(f"a report is a JSON object, got {type(fields).__name__}")
+            raise QuietformerError(f"a report is a JSON object, got {type(fields).__name__}; make it again")
         upgraded = upgrade(fields)
         kind = upgraded.get("kind")
         _register_all()
@@ -105,7 +105,9 @@ class Report(Record):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise QuietformerError(f"a damaged report of kind {kind!r}: {place}: {first['msg']}") from None
+            raise QuietformerError(
+                f"a damaged report of kind {kind!r}: {place}: {first['msg']}; make it again"
+            ) from None
         assert isinstance(report, cls)
         return report
 

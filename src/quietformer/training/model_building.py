@@ -20,7 +20,7 @@ from quietformer.config.recipe import Recipe
 from quietformer.config.recorded_changes import METHOD, RecordedChanges
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.models.apply_changes import apply_changes_
-from quietformer.models.check_folder import check_finite, check_folder, check_numbers
+from quietformer.models.check_folder import CONFIG_REMEDY, check_finite, check_folder, check_numbers
 from quietformer.models.open_any import resolve
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.results import numbers
@@ -159,7 +159,7 @@ def _load(name: str, config: PreTrainedConfig, task: str) -> PreTrainedModel:
     except QuietformerError as error:
         raise QuietformerError(f"{name}: {error}") from None
     except Exception as error:
-        raise QuietformerError(f"cannot load {name}: {in_one_line(error)}") from error
+        raise QuietformerError(f"cannot load {name}: {in_one_line(error)}; {CONFIG_REMEDY}") from error
     mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]}
     if strange := sorted(key for key in {*map(str, info["missing_keys"]), *mismatched} if not _of_head(model, key)):
         raise QuietformerError(
