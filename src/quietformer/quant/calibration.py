@@ -154,6 +154,19 @@ def observe_weights_(model: nn.Module, placed: dict[str, Quantizer]) -> None:
             quantizer._observe(weight_of(model, site))
 
 
+def set_weight_ranges_(model: nn.Module, spec: QuantSpec) -> None:
+    """Find the ranges of weights anew, as the spec says; those of activations stay."""
+    placed = {site: quantizer for site, quantizer in quantizers(model).items() if is_weight(site)}
+    start_observing_(placed, spec)
+    try:
+        observe_weights_(model, placed)
+        for quantizer in placed.values():
+            quantizer.set_range_(*quantizer.found_range())
+    finally:
+        for quantizer in placed.values():
+            quantizer.estimator = None
+
+
 def use_estimators_(
     model: PreTrainedModel, *, weights: EstimatorSpec | None = None, activations: EstimatorSpec | None = None
 ) -> None:
