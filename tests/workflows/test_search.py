@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import quietformer as qf
+from quietformer.config.quantization import estimators
 from quietformer.config.recorded_changes import changes_of
 from quietformer.data.calibration_data import CalibrationData
 from quietformer.progress import SILENT
 from quietformer.quant.affine import fake_quantize, qparams
-from quietformer.quant.insertion import quantizers
+from quietformer.quant.insertion import quantizers, weight_of
 from quietformer.quant.sensitivity import observe_tensors
 from quietformer.results.data import DataInfo
 from quietformer.transforms.channel_ranges import smoothing
@@ -234,3 +235,42 @@ def test_with_a_prefix_the_error_is_to_the_model_with_it(monkeypatch):
         mask = torch.cat([torch.ones_like(front), given["attention_mask"]], 1)
         behind = model(input_ids=torch.cat([front, given["input_ids"]], 1), attention_mask=mask).logits[:, 2:]
     torch.testing.assert_close(search.exact[0], behind[given["attention_mask"].bool()], rtol=1e-4, atol=1e-4)
+
+
+def test_weights_of_few_bits_get_the_range_of_least_error_and_activations_keep_theirs():
+    model, data = with_outliers(), data_of("bert")
+    search = Search(model, data, qf.QuantSpec(placement="matmul", per_channel=True, weight_bits=3), SILENT)
+    found = search.run(seconds=600, ranges=False)
+    assert "weight ranges" in [step.name for step in found.steps]
+    search.model, search.plan = search._quantized(copy.deepcopy(model))
+    before, activations = weight_errors(search.model), activation_scales(search.model)
+    search.error = float("inf")
+    search._weight_ranges()
+    assert search.plan.spec.weights == changes_of(search.model).quantized.spec.weights == estimators["mse"]()
+    after = weight_errors(search.model)
+    assert all(after[site] <= before[site] for site in before)
+    assert sum(after.values()) < sum(before.values())
+    assert activation_scales(search.model) == activations
+
+
+@pytest.mark.parametrize("spec", [{"weight_bits": 8}, {"weight_bits": 4, "weights": "percentile"}])
+def test_weight_ranges_are_left_alone_with_many_bits_or_if_they_were_asked_for(spec):
+    search = Search(with_outliers(), data_of("bert"), qf.QuantSpec(placement="matmul", **spec), SILENT)
+    assert "weight ranges" not in [step.name for step in search.run(seconds=600, ranges=False).steps]
+
+
+def weight_errors(model):
+    """What rounding takes from every weight."""
+    weights = {site: weight_of(model, site).detach() for site in quantizers(model) if site.endswith(":weight")}
+    return {
+        site: float((quantizers(model)[site].rounded(weight) - weight).square().sum())
+        for site, weight in weights.items()
+    }
+
+
+def activation_scales(model):
+    return {
+        site: (quantizer.scale.tolist(), quantizer.zero_point.tolist())
+        for site, quantizer in quantizers(model).items()
+        if not site.endswith(":weight")
+    }

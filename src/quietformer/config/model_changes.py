@@ -12,7 +12,7 @@ from quietformer.config.quantization import QuantizedSpec
 from quietformer.config.spec_base import JsonObject, Spec, nested
 from quietformer.errors import SpecError
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Version of the section that a saved model carries; `upgrade_section` reads the older ones."""
 
 
@@ -83,6 +83,9 @@ class ModelChanges(Spec):
         fields = self.to_dict()
         # What an earlier format can say is written in it, for earlier releases to read.
         version = FORMAT_VERSION
+        if self.quantized is not None and self.quantized.spec.needs_format_7:
+            return {"version": version, **fields}
+        version -= 1
         if self.prefix is not None or (self.quantized is not None and self.quantized.spec.needs_format_6):
             return {"version": version, **fields}
         del fields["prefix"]
@@ -115,5 +118,6 @@ def upgrade_section(section: Any) -> dict[str, Any]:
             f"written in format {version}, this version reads up to {FORMAT_VERSION}; pip install -U quietformer"
         )
     # Format 1 knew nothing of quantization, format 2 of norms with gains, format 3 of activation functions with them, format 4 of
-    # placements other than the paper's and of scales per token, format 5 of prefixes; all read as they are.
+    # placements other than the paper's and of scales per token, format 5 of prefixes, format 6 of a range for each call of a
+    # shared module; all read as they are.
     return fields

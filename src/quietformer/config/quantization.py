@@ -93,6 +93,9 @@ class QuantSpec(Spec):
     granularity: Granularity = Field(
         default="tensor", description="scales of activations: one per tensor, calibrated, or one per token at run time"
     )
+    per_pass: bool = Field(
+        default=False, description="where layers share a module (ALBERT), one static range for each call of it"
+    )
     kv_cache: KVCache | None = Field(
         default=None,
         description="quantize keys and values as a cache holds them: one scale per tensor, per token and head, or per channel",
@@ -121,6 +124,11 @@ class QuantSpec(Spec):
         """Whether releases before format 6 of saved models cannot read it."""
         return self.kv_cache is not None
 
+    @property
+    def needs_format_7(self) -> bool:
+        """Whether releases before format 7 of saved models cannot read it."""
+        return self.per_pass
+
     def to_dict(self) -> JsonObject:
         fields = super().to_dict() | {"rules": [str(rule) for rule in self.rules]}
         if self.placement.everywhere:
@@ -129,6 +137,8 @@ class QuantSpec(Spec):
             del fields["granularity"]
         if self.kv_cache is None:
             del fields["kv_cache"]
+        if not self.per_pass:
+            del fields["per_pass"]
         return fields
 
 

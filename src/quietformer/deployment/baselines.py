@@ -33,7 +33,16 @@ from quietformer.deployment.onnxruntime_tools import (
     static_onnxruntime,
 )
 from quietformer.deployment.openvino_runtime import OpenVinoModel, write_openvino
-from quietformer.deployment.other_tools import ALPHA, smoothquant_model, torchao_model, write_nncf
+from quietformer.deployment.other_tools import (
+    ALPHA,
+    GROUP,
+    NNCF_BITS,
+    nearest_model,
+    smoothquant_model,
+    torchao_model,
+    write_nncf,
+    write_nncf_weights,
+)
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.runtimes import F32, runtime_model, size_of
 from quietformer.deployment.torch_program import marked_program, output_name
@@ -45,6 +54,7 @@ from quietformer.results.export import TITLES, BaselineRow, RuntimeDetails
 
 FP32, FP32_OPENVINO = "fp32, ONNX Runtime", "fp32 file, OpenVINO"
 NNCF, TORCHAO, SMOOTH = "NNCF, OpenVINO", "torchao dynamic", "SmoothQuant, simulated"
+NNCF_WEIGHTS, NEAREST = "NNCF, 4-bit weights, fp32 activations", "Round to nearest, simulated"
 
 TOLD = "told to compute in f32 between integer products"
 
@@ -116,17 +126,31 @@ def compare_baselines(
             "the same with one scale for each output channel of a weight",
             functools.partial(tools.dynamic, per_channel=True),
         )
-        bits = ours.spec.weight_bits
         table.add(TORCHAO, "Int8DynamicActivationInt8WeightConfig: linear layers, one range per token", tools.torchao)
-        if bits < 8:
-            told = f"Int8DynamicActivationIntxWeightConfig: the same with {bits}-bit weights, one scale per group of 32"
-            table.add(f"{TORCHAO}, {bits}-bit weights", told, functools.partial(tools.torchao, bits))
+        if ours.spec.weight_bits < 8:
+            _add_few_bits(table, tools, ours.spec.weight_bits)
         table.add(
             SMOOTH,
             f"{ours.spec.label} for weights and inputs of products, outliers migrated with alpha {ALPHA:g}; not timed",
             lambda: Made(smoothquant_model(model, calibration, ours.spec), "simulated", timed=False),
         )
+        if min(ours.spec.weight_bits, ours.spec.activation_bits) < 8:
+            table.add(
+                NEAREST,
+                f"{ours.spec.label} for weights and inputs of products, every value to the nearest of its grid; not timed",
+                lambda: Made(nearest_model(model, calibration, ours.spec), "simulated", timed=False),
+            )
         return table.timed()
+
+
+def _add_few_bits(table: _Table, tools: _Tools, bits: int) -> None:
+    """The tools that have weights of fewer bits; one of them for weights alone."""
+    told = f"Int8DynamicActivationIntxWeightConfig: the same with {bits}-bit weights, one scale per group of {GROUP}"
+    table.add(f"{TORCHAO}, {bits}-bit weights", told, functools.partial(tools.torchao, bits))
+    if bits == NNCF_BITS:
+        told = "weights by nncf.compress_weights, symmetric; products are computed in floating point"
+        for name, group in ((NNCF_WEIGHTS, None), (f"{NNCF_WEIGHTS}, groups of {GROUP}", GROUP)):
+            table.add(name, told, functools.partial(tools.nncf_weights, group))
 
 
 def _own(ours: OwnExport, one: RuntimeDetails, precision: str | None) -> Made:
@@ -168,6 +192,10 @@ class _Tools:
     def nncf(self, precision: str | None) -> Made:
         path, seconds = self.nncf_file
         return replace(self._in_openvino(path, precision), seconds=seconds)
+
+    def nncf_weights(self, group: int | None) -> Made:
+        path = write_nncf_weights(self.graph, self.folder / f"nncf4-{group}" / "nncf.xml", group)
+        return self._in_openvino(path)
 
     def static(self, *, products_only: bool) -> Made:
         out = self.folder / f"static{products_only:d}.onnx"

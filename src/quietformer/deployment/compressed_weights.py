@@ -107,6 +107,10 @@ def _check(model: PreTrainedModel, pairs: Pairs, spec: QuantSpec) -> None:
                 raise QuietformerError(
                     f"--for compressed-tensors: {one.site} has {one.grid.bits} bits; only 8 can be written"
                 )
+        if pair[1].grid.passes is not None:
+            raise QuietformerError(
+                f"--for compressed-tensors: {name} is called several times and has a range for each; pass --no-per-pass"
+            )
         if (pair[0].grid.axis is not None) != spec.per_channel or pair[0].grid.axis not in (None, 0):
             raise QuietformerError(
                 f"--for compressed-tensors: {name} has scales that the others have not; export without --keep"

@@ -72,10 +72,13 @@ def _put_activation(graph: ir.Graph, node: ir.Node, quantizer: Quantizer) -> Non
     A symmetric grid is stored signed with the zero point 0, the only one that TensorRT and its like take.
     """
     value, bits, site = node.inputs[0], quantizer.grid.bits, quantizer.site
+    place = node.attributes["place"].as_int()
+    step, middle = (tensor.cpu().numpy() for tensor in quantizer.grid_at(place))
+    site = site if quantizer.grid.passes is None else f"{site}.{place}"
     shift = 2 ** (bits - 1) if quantizer.grid.symmetric else 0
     container = np.dtype(f"{'int' if shift else 'uint'}{8 if bits <= 8 else 16}")
-    scale = constant(graph, f"{site}.scale", quantizer.scale.cpu().numpy().astype(np.float32))
-    zero = constant(graph, f"{site}.zero_point", (quantizer.zero_point.cpu().numpy() - shift).astype(container))
+    scale = constant(graph, f"{site}.scale", step.astype(np.float32))
+    zero = constant(graph, f"{site}.zero_point", (middle - shift).astype(container))
     integers = _node(node, "QuantizeLinear", [value, scale, zero], f"{site}.quantized", _integer(container))
     if bits not in (8, 16):
         wide = np.dtype(np.int32) if bits > 8 else container  # onnxruntime clips bytes but not 16 bit integers

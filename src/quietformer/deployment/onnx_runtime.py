@@ -13,15 +13,17 @@ from quietformer.errors import QuietformerError, in_one_line
 
 
 class OnnxModel(RuntimeModel):
-    """Takes a batch of tensors and gives the output by its name."""
+    """Takes a batch of tensors and gives the output by its name; without `optimized` node by node as the file is written."""
 
-    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+    def __init__(self, path: Path, *, threads: int | None = None, optimized: bool = True) -> None:
         import onnxruntime
 
         options: Any = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # it warns of every initializer it folds
         if threads is not None:
             options.intra_op_num_threads = threads
+        if not optimized:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own kinds share no base

@@ -22,6 +22,12 @@ from quietformer.quant.calibration import calibrate_, dequantize_, quantize_
 from quietformer.quant.insertion import quantizers
 from quietformer.transforms.smoothquant import migrate_
 
+GROUP = 32
+"""Input channels that share a scale where weights have few bits; the default of torchao."""
+
+NNCF_BITS = 4
+"""The only bits below 8 that NNCF has for weights."""
+
 ALPHA = 0.5
 """How much of the outliers SmoothQuant migrates into weights, as it was published."""
 
@@ -44,6 +50,21 @@ def write_nncf(graph: Path, out: Path, batches: list[Batch]) -> Path:
     return out
 
 
+def write_nncf_weights(graph: Path, out: Path, group: int | None) -> Path:
+    """Weights alone in 4 bits by `nncf.compress_weights`, one scale an output channel or a group of input channels."""
+    openvino = import_openvino()
+    needs("nncf")
+    only_core()
+    with without_telemetry(), silent():
+        import nncf
+
+        mode, size = nncf.CompressWeightsMode.INT4_SYM, -1 if group is None else group
+        found = nncf.compress_weights(openvino.convert_model(graph), mode=mode, group_size=size, all_layers=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        openvino.save_model(found, out)
+    return out
+
+
 def single_sequences(batches: list[Batch]) -> Iterator[Batch]:
     """One sequence at a time and without padding: NNCF takes statistics over every value that it sees."""
     for batch in batches:
@@ -60,7 +81,7 @@ def single_sequences(batches: list[Batch]) -> Iterator[Batch]:
 def torchao_model(model: PreTrainedModel, example: Batch, weight_bits: int = 8) -> tuple[Run, str]:
     """Dynamic INT8 of linear layers in torch, compiled where that works; also which of the two it is.
 
-    With fewer bits weights have a scale for each group of 32, which is the default there.
+    With fewer bits weights have a scale for each group of 32 (`GROUP`), which is the default there.
     """
     needs("torchao")
     with silent():
@@ -88,6 +109,15 @@ def smoothquant_model(model: PreTrainedModel, batches: list[Batch], spec: QuantS
     """SmoothQuant as published, simulated: weights and inputs of products, one exponent for all layers."""
     mine = without_quantizers(model)
     migrate_(mine, batches, ALPHA)
+    return _at_products(mine, batches, spec)
+
+
+def nearest_model(model: PreTrainedModel, batches: list[Batch], spec: QuantSpec) -> PreTrainedModel:
+    """Weights and inputs of products rounded to the nearest, simulated; nothing else is done."""
+    return _at_products(without_quantizers(model), batches, spec)
+
+
+def _at_products(mine: PreTrainedModel, batches: list[Batch], spec: QuantSpec) -> PreTrainedModel:
     plain = {"rules": (), "placement": QuantSpec(placement="matmul").placement}  # type: ignore[arg-type]
     quantize_(mine, QuantSpec(**(dict(spec) | plain)), batches[0])
     calibrate_(mine, batches)

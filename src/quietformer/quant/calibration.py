@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -21,6 +22,7 @@ from quietformer.progress import SILENT, Progress
 from quietformer.quant.insertion import place_, quantizers, remove_quantizers_, weight_of, write_sites_
 from quietformer.quant.placement import QuantPlan, make_plan
 from quietformer.quant.quantizer import CHANNELS, Quantizer, own_modes
+from quietformer.quant.ranges_by_pass import RangesByPass
 
 AGAIN = "export it as it is, start from the unquantized model, or remove the quantizers with quietformer.dequantize_"
 
@@ -132,7 +134,8 @@ def start_observing_(placed: dict[str, Quantizer], spec: QuantSpec) -> None:
         chosen = spec.weights if is_weight(quantizer.site) else spec.activations
         grid = quantizer.grid
         axis = grid.axis if grid.heads is None else CHANNELS
-        quantizer.estimator = chosen.build(bits=grid.bits, symmetric=grid.symmetric, axis=axis)
+        build = functools.partial(chosen.build, bits=grid.bits, symmetric=grid.symmetric, axis=axis)
+        quantizer.estimator = build() if grid.passes is None else RangesByPass(quantizer, build)
         if not is_weight(quantizer.site):
             quantizer.mode = "observe"
 
@@ -149,6 +152,19 @@ def observe_weights_(model: nn.Module, placed: dict[str, Quantizer]) -> None:
     for site, quantizer in placed.items():
         if is_weight(site):
             quantizer._observe(weight_of(model, site))
+
+
+def set_weight_ranges_(model: nn.Module, spec: QuantSpec) -> None:
+    """Find the ranges of weights anew, as the spec says; those of activations stay."""
+    placed = {site: quantizer for site, quantizer in quantizers(model).items() if is_weight(site)}
+    start_observing_(placed, spec)
+    try:
+        observe_weights_(model, placed)
+        for quantizer in placed.values():
+            quantizer.set_range_(*quantizer.found_range())
+    finally:
+        for quantizer in placed.values():
+            quantizer.estimator = None
 
 
 def use_estimators_(

@@ -72,6 +72,8 @@ def place_(model: PreTrainedModel, quantized: QuantizedSpec) -> None:
     except BaseException:
         remove_quantizers_(model)
         raise
+    if any(quantizer.grid.passes is not None for quantizer in quantizers(model).values()):
+        model.register_forward_pre_hook(_begin_passes)
     for module in list(model.modules()):
         if (seat := _seat(module)) is not None and seat.has_functions:
             for child in _called_below(module):
@@ -274,7 +276,13 @@ def _after_child(module: nn.Module, args: Any, output: Any) -> None:
     _scopes.leave(module)
 
 
-_OUR_HOOKS = (_before, _after, _before_child, _after_child)
+def _begin_passes(model: nn.Module, args: Any) -> None:
+    for quantizer in quantizers(model).values():
+        if quantizer.grid.passes is not None:
+            quantizer.begin_passes_()
+
+
+_OUR_HOOKS = (_before, _after, _before_child, _after_child, _begin_passes)
 
 
 def _weight_on_grid(module: nn.Module, seat: Seat) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -97,6 +98,7 @@ class _Planner:
         self.used_rules: set[QuantRule] = set()
         self.head = head_modules(model)
         self.shorts = short_names(model, seen)
+        self.calls = Counter(step.site for step in seen.steps)
         for index, step in enumerate(seen.steps):
             self._decide(index, step)
         self._cover_inputs()
@@ -215,7 +217,9 @@ class _Planner:
         if role == "activation" and spec.granularity == "token" and self._has_tokens(step):
             self.chosen[name] = Site(name, short, role, Grid(bits, True, token=True))
         else:
-            self.chosen[name] = Site(name, short, role, Grid(bits, symmetric, axis))
+            passes = self.calls[step.site] if role == "activation" and self.spec.per_pass else 1
+            grid = Grid(bits, symmetric, axis, passes=passes if passes > 1 else None)
+            self.chosen[name] = Site(name, short, role, grid)
 
     def _choose_cached(self, name: str, step: Step) -> None:
         """Keys or values as a key/value cache holds them, whatever the placement."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ MARK = "quietformer::Site"
 marking: ContextVar[bool] = ContextVar("marking", default=False)
 """True while our own exporter traces: quantizers then leave marks in the graph instead of computing."""
 
-_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]|token|[0-9]{1,5}x[0-9]{1,5}))?")
+_CODE = re.compile(r"([us])([0-9]{1,2})(?:@([0-9]|token|[0-9]{1,5}x[0-9]{1,5}|[0-9]{1,4}passes))?")
 
 
 Mode = Literal["quantize", "observe", "pass"]
@@ -49,9 +50,19 @@ def own_modes() -> Iterator[None]:
         _own.modes = before
 
 
+class _Calls(threading.local):
+    """How often a quantizer was called in this thread since its model began."""
+
+    def __init__(self) -> None:
+        self.of: WeakKeyDictionary[Quantizer, int] = WeakKeyDictionary()
+
+
+_calls = _Calls()
+
+
 @dataclass(frozen=True)
 class Grid:
-    """Bits, symmetry and what has a scale of its own; written as `u8`, `s8@0`, `s8@token` or `u8@3x64`."""
+    """Bits, symmetry and what has a scale of its own; written as `u8`, `s8@0`, `s8@token`, `u8@3x64` or `u8@12passes`."""
 
     bits: int
     symmetric: bool
@@ -60,18 +71,25 @@ class Grid:
     heads: tuple[int, int] | None = (
         None  # keys or values (B, heads, tokens, features): a scale for each feature of each head
     )
+    passes: int | None = None  # a scale for each of so many calls of a module that layers share
 
     def __str__(self) -> str:
         where = "@token" if self.token else "" if self.axis is None else f"@{self.axis}"
         if self.heads is not None:
             where = f"@{self.heads[0]}x{self.heads[1]}"
+        if self.passes is not None:
+            where = f"@{self.passes}passes"
         return f"{'s' if self.symmetric else 'u'}{self.bits}{where}"
 
     @classmethod
     def parse(cls, code: str) -> Grid:
         match = _CODE.fullmatch(code)
         if match is None or not 2 <= int(match[2]) <= 16 or (match[1], match[3]) == ("u", "token"):
-            raise SpecError(f"cannot read grid {code!r}; write u8, s8, s8@0, s8@token or u8@3x64, with 2 to 16 bits")
+            raise SpecError(
+                f"cannot read grid {code!r}; write u8, s8, s8@0, s8@token, u8@3x64 or u8@12passes, with 2 to 16 bits"
+            )
+        if (match[3] or "").endswith("passes"):
+            return cls(int(match[2]), match[1] == "s", passes=max(1, int(match[3].removesuffix("passes"))))
         token = match[3] == "token"
         if "x" in (match[3] or ""):
             heads, features = map(int, match[3].split("x"))
@@ -104,6 +122,8 @@ class Quantizer(Tap):
             return  # nothing to calibrate, and nothing to store
         if grid.heads is not None:
             channels = grid.heads[0] * grid.heads[1]
+        elif grid.passes is not None:
+            channels = grid.passes
         shape = () if channels is None else (channels,)
         # The scale is stored as the bit pattern of its float32 value: casting the model to bfloat16, as loaders do with every
         # floating-point tensor, must not change the grid.
@@ -136,9 +156,35 @@ class Quantizer(Tap):
         usable = (self.scale > 0) & self.scale.isfinite()
         return bool((usable & (self.zero_point >= 0) & (self.zero_point <= levels(self.grid.bits))).all())
 
+    @torch.compiler.disable
+    def begin_passes_(self) -> None:
+        """Count calls from here on: the model begins."""
+        _calls.of.pop(self, None)
+
+    @torch.compiler.disable
+    def _count(self) -> None:
+        _calls.of[self] = _calls.of.get(self, 0) + 1
+
+    @torch.compiler.disable
+    def _counted(self) -> int:
+        return _calls.of.get(self, 1)
+
+    @property
+    def place(self) -> int:
+        """Which of its scales holds for the call that is running, or was the last."""
+        return 0 if self.grid.passes is None else (self._counted() - 1) % self.grid.passes
+
+    def grid_at(self, place: int) -> tuple[Tensor, Tensor]:
+        """Scale and zero point of one call."""
+        return (
+            (self.scale, self.zero_point) if self.grid.passes is None else (self.scale[place], self.zero_point[place])
+        )
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.grid.passes is not None:
+            self._count()
         if marking.get():
-            return _mark(x, self.site)
+            return _mark(x, self.site, self.place)
         if self.mode == "quantize":
             return self.rounded(x)
         if self.mode == "observe":
@@ -155,7 +201,8 @@ class Quantizer(Tap):
             rows_BTd = by_channel(x) if apart else x
             rounded_BTd = fake_quantize(rows_BTd, self.scale, self.zero_point, bits=self.grid.bits, axis=CHANNELS)
             return rounded_BTd.reshape(*rows_BTd.shape[:2], *self.grid.heads).transpose(1, 2) if apart else rounded_BTd
-        return fake_quantize(x, self.scale, self.zero_point, bits=self.grid.bits, axis=self.grid.axis)
+        scale, zero_point = self.grid_at(self.place)
+        return fake_quantize(x, scale, zero_point, bits=self.grid.bits, axis=self.grid.axis)
 
     def _observe(self, x: Tensor) -> None:
         assert self.estimator is not None
@@ -188,8 +235,9 @@ class Quantizer(Tap):
         return f"{self.site}, {self.grid}"
 
 
-def _mark(x: Tensor, site: str) -> Tensor:
+def _mark(x: Tensor, site: str, place: int) -> Tensor:
     """A custom node in the exported graph, which our exporter replaces by the calibrated quantizer."""
     import torch.onnx.ops
 
-    return torch.onnx.ops.symbolic(MARK, (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1)
+    told: dict[str, str | int] = {"site": site, "place": place}
+    return torch.onnx.ops.symbolic(MARK, (x,), told, dtype=x.dtype, shape=x.shape, version=1)

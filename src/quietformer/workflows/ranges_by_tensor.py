@@ -60,7 +60,7 @@ class _TokenErrors:
     """The error that each range leaves, relative to each token; it observes as a range estimator does."""
 
     def __init__(self, quantizer: Quantizer, ranges: list[Range]) -> None:
-        self.bits = quantizer.grid.bits
+        self.quantizer, self.bits = quantizer, quantizer.grid.bits
         self.axis = 2 if quantizer.grid.heads is not None else quantizer.grid.axis
         self.grids = [(pattern.view(torch.float32), zero_point) for pattern, zero_point in ranges]
         self.total = [0.0] * len(ranges)
@@ -71,5 +71,8 @@ class _TokenErrors:
         x = x.detach().float()
         energy = x.square().sum(-1).clamp_(min=1e-12)
         for place, (scale, zero_point) in enumerate(self.grids):
+            if self.quantizer.grid.passes is not None:
+                now = self.quantizer.place
+                scale, zero_point = scale[now], zero_point[now]
             lost = (fake_quantize(x, scale, zero_point, bits=self.bits, axis=self.axis) - x).square_().sum(-1)
             self.total[place] += float((lost / energy).sum(dtype=torch.float64))

@@ -27,7 +27,14 @@ from quietformer.data.text_batches import special_tokens
 from quietformer.errors import QuietformerError
 from quietformer.progress import Progress
 from quietformer.quant.bias_correction import correct_biases_
-from quietformer.quant.calibration import calibrate_, dequantize_, quantize_, set_mode_, use_estimators_
+from quietformer.quant.calibration import (
+    calibrate_,
+    dequantize_,
+    quantize_,
+    set_mode_,
+    set_weight_ranges_,
+    use_estimators_,
+)
 from quietformer.quant.insertion import quantizers
 from quietformer.quant.placement import QuantPlan
 from quietformer.quant.weight_rounding import round_weights_
@@ -129,6 +136,7 @@ class Search:
             # Again: what it brings may be little beside the outliers that smoothing has now removed.
             ("attention", self._attention_in_full_precision),
             *([("per token", self._per_token)] if self._may_go_per_token() else []),
+            *([("weight ranges", self._weight_ranges)] if self._may_cut_weights() else []),
             *sorted(by_grid, key=lambda step: step[0] != first),
             ("bias correction", lambda: self._change_weights("bias correction", correct_biases_)),
         ]
@@ -256,6 +264,21 @@ class Search:
             self._set_ranges(ranges)
             set_mode_(self.model, "quantize")
         self._note("attention", "the product of probabilities and values in fp32", error, kept=kept)
+
+    def _may_cut_weights(self) -> bool:
+        return self.spec.weight_bits < 8 and self.spec.weights == estimators["minmax"]()
+
+    def _weight_ranges(self) -> None:
+        """With few bits the largest weights are cut for the sake of all others."""
+        before, spec = self._ranges_now(), self.spec.model_copy(update={"weights": estimators["mse"]()})
+        set_weight_ranges_(self.model, spec)
+        error = self._measure()
+        if kept := error < self.error:
+            self.spec = self.plan.spec = spec
+            use_estimators_(self.model, weights=spec.weights)
+        else:
+            self._set_ranges(before)
+        self._note("weight ranges", "mse", error, kept=kept)
 
     def _ranges(self) -> None:
         """Of activations, first the same for all, then by tensor; rounded weights stay on the grids they were rounded to."""

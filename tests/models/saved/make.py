@@ -15,11 +15,20 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import BertConfig, BertForMaskedLM, OPTConfig, OPTForCausalLM, ViTConfig, ViTForImageClassification
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    OPTConfig,
+    OPTForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 import quietformer as qf
 
-QUANTIZED, GAINED_NORMS, GAINED_ACTIVATIONS, PLACEMENTS, PREFIXES = 2, 3, 4, 5, 6
+QUANTIZED, GAINED_NORMS, GAINED_ACTIVATIONS, PLACEMENTS, PREFIXES, PASSES = 2, 3, 4, 5, 6, 7
 """The formats that brought each of these; a release writes what an earlier format can say in that format."""
 
 
@@ -50,7 +59,16 @@ def vit() -> ViTForImageClassification:
     )  # fmt: skip
 
 
-BUILD = {"bert": bert, "opt": opt, "vit": vit}
+def albert() -> AlbertForMaskedLM:
+    return AlbertForMaskedLM(
+        AlbertConfig(
+            vocab_size=32, embedding_size=8, hidden_size=16, num_hidden_layers=3, num_attention_heads=2,
+            intermediate_size=32, max_position_embeddings=16,
+        )
+    )  # fmt: skip
+
+
+BUILD = {"bert": bert, "opt": opt, "vit": vit, "albert": albert}
 
 
 def text() -> dict[str, torch.Tensor]:
@@ -115,6 +133,10 @@ def examples(newest: int) -> dict[str, tuple[Any, dict[str, torch.Tensor]]]:
         qf.calibrate_(model, [text(), text()])
     if newest >= PREFIXES:
         qf.add_prefix_(add("prefixed", made("opt"), text()), (5, 9))
+    if newest >= PASSES:
+        model = add("passes_quantized", made("albert"), text())
+        qf.quantize_(model, qf.QuantSpec(placement="matmul", per_pass=True), text())
+        qf.calibrate_(model, [text(), text()])
     return found
 
 

@@ -40,6 +40,9 @@ class IntegerOptions(QuantSpecOptions):
         description="Which tensors are quantized: matmul (inputs of matrix products), linear, paper (every tensor).",
     )
     per_channel: bool = Field(default=True, description="One scale per output channel of a weight.")
+    per_pass: bool = Field(
+        default=True, description="Where layers share a module (ALBERT), one static range for each call of it."
+    )
     head: bool = Field(default=True, description="Also quantize the head, which is large in language models.")
     search: bool = Field(
         default=True,

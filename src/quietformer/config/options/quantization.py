@@ -49,6 +49,9 @@ class QuantSpecOptions(Options):
         description="Range of activations: running-minmax, minmax, current-minmax, 'percentile(q=99.999)', mse.",
     )
     per_channel: bool = Field(default=False, description="One scale per output channel of a weight.")
+    per_pass: bool = Field(
+        default=False, description="Where layers share a module (ALBERT), one static range for each call of it."
+    )
     keep: Annotated[Texts, Flag("PATTERN[=BITS]")] = Field(
         default=(),
         validate_default=True,
@@ -67,6 +70,7 @@ class QuantSpecOptions(Options):
             weights=estimators.read(self.weights.replace("-", "_")),
             activations=estimators.read(self.acts.replace("-", "_")),
             per_channel=self.per_channel,
+            per_pass=self.per_pass,
             granularity=self.granularity,
             activation_symmetric=self.symmetric,
             kv_cache=self.kv_cache,
