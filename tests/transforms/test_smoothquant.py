@@ -14,7 +14,7 @@ from quietformer.config.quantization import QuantSpec
 from quietformer.errors import QuietformerError
 from quietformer.quant.calibration import calibrate_, quantize_
 from quietformer.transforms.channel_ranges import smoothing
-from quietformer.transforms.smoothquant import migrate_
+from quietformer.transforms.smoothquant import MIGRATION, migrate_
 from tests.tiny_models import VARIANTS, build, inputs, logits
 
 FAMILIES = ("bert", "opt", "llama", "vit", "gpt2")
@@ -108,6 +108,17 @@ def test_norms_that_only_projections_read_are_folded_into(name):
     # Two layers, each with four groups, of which two read a norm and one what attention makes of values.
     folded = (4 if name in PRE_NORM else 0) + (2 if name in WITH_VALUES else 0)
     assert (done.folded, done.divided) == (folded, 8 - folded)
+
+
+def test_only_the_groups_that_are_asked_for_are_migrated():
+    """In a post-norm model the FFN reads a norm that the residual add reads too."""
+    model = build("bert")
+    before = logits(model, inputs("bert"))
+    done = migrate_(model, [inputs("bert")], which=lambda group: group.reads_norm and len(group.projections) == 1)
+    divided = [name for name, module in model.named_modules() if hasattr(module, MIGRATION)]
+    assert divided == [name for name, _ in model.named_modules() if name.endswith("intermediate.dense")]
+    assert (done.folded, done.divided) == (0, len(divided))
+    torch.testing.assert_close(logits(model, inputs("bert")), before, rtol=1e-4, atol=1e-5)
 
 
 def test_several_batches_count():

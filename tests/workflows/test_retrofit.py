@@ -254,3 +254,18 @@ def test_force_trains_all_the_same_and_the_better_int8_is_kept(tmp_path, loud, s
     better = "healed model" if healed.metrics.cosine > free.metrics.cosine else "original"
     assert f"that of the {better} is shipped" in report.sentence
     assert (tmp_path / "out" / "int8" / INTEGER).is_file()
+
+
+def test_every_tensor_in_int8_is_trained_for_and_set_beside_no_training(tmp_path, loud, options):
+    """However good the search alone is; the better of both is told, and shipped if real INT8 is asked for."""
+    out = tmp_path / "out"
+    report = workflow.retrofit(loud, out, options.model_copy(update={"real": True}))
+    free, healed = report.training_free, report.healed_int8
+    assert report.changed
+    assert free.everywhere
+    assert healed.everywhere
+    better = healed if healed.metrics.cosine > free.metrics.cosine else free
+    assert better.metrics.cosine == pytest.approx(cosine_of(loud, out, options), abs=1e-4)
+    assert ("Training adds nothing" in report.sentence) == (better is free)
+    assert "INT8 of every tensor has cosine" in report.sentence
+    assert free.what in str(report)

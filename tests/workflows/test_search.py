@@ -19,6 +19,7 @@ from quietformer.quant.insertion import quantizers, weight_of
 from quietformer.quant.sensitivity import observe_tensors
 from quietformer.results.data import DataInfo
 from quietformer.transforms.channel_ranges import smoothing
+from quietformer.transforms.smoothquant import MIGRATION
 from quietformer.workflows.ranges_by_tensor import proposals
 from quietformer.workflows.search import LEAST, PASSES, Search
 from quietformer.workflows.smoothing_exponent import EXPONENTS, least_error_exponent
@@ -274,3 +275,35 @@ def activation_scales(model):
         for site, quantizer in quantizers(model).items()
         if not site.endswith(":weight")
     }
+
+
+def test_the_error_may_be_that_to_another_model():
+    """A healed model is compared with what it was healed from."""
+    original, data = build("bert"), data_of("bert")
+    healed = copy.deepcopy(original)
+    with torch.no_grad():
+        for parameter in healed.parameters():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    spec = qf.QuantSpec(placement="paper", per_channel=True, activation_bits=16, weight_bits=16)
+    itself, other = (Search(healed, data, spec, SILENT, target) for target in (None, original))
+    errors = [search.run(seconds=600, ranges=False).steps[0].error for search in (itself, other)]
+    given = data.calibration(1)[0]
+    with torch.no_grad():
+        ours, exact = (model(**given).logits.double() for model in (healed, original))
+    apart = 1 - torch.nn.functional.cosine_similarity(ours, exact, dim=-1).mean()
+    assert errors[0] < errors[1]
+    assert errors[1] == pytest.approx(float(apart), rel=1e-2)
+
+
+def test_ffns_get_input_scales_of_their_own_where_that_lowers_the_error():
+    """Only FFNs: queries, keys and values read the norm as it is."""
+    model, data = with_outliers(), data_of("bert")
+    search = Search(model, data, qf.QuantSpec(placement="paper", per_channel=True), SILENT)
+    found = search.run(seconds=600, ranges=False)
+    (step,) = [step for step in found.steps if step.name == "input scales"]
+    kept = [one.error for one in found.steps[: found.steps.index(step)] if one.kept]
+    assert step.kept == (step.error < min(kept))
+    divided = [name for name, module in found.model.named_modules() if hasattr(module, MIGRATION)]
+    assert len(divided) == (len(model.bert.encoder.layer) if step.kept else 0)
+    assert all(name.endswith("intermediate.dense") for name in divided)
+    assert {f"{name}:input" for name in divided} <= set(quantizers(found.model))

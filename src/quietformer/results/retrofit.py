@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from quietformer.config.quantization import placements
 from quietformer.results import numbers
 from quietformer.results.base import Record, Report
 from quietformer.results.before_after import ComparisonRow, Side, mean_of
@@ -25,6 +26,11 @@ class TrainingFree(Record):
     real: bool = Field(description="whether the metrics are of real INT8 (ONNX Runtime), or simulated")
     steps: list[SearchStep] = Field(default_factory=list)
     facts: ExportFacts = Field(default_factory=ExportFacts)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every tensor is in INT8."""
+        return placements.read(self.placement).everywhere
 
     @property
     def what(self) -> str:
@@ -51,16 +57,16 @@ def no_training_needed(free: TrainingFree, before: Side, metric: str) -> str:
     )
 
 
-def beside_training(free: TrainingFree | None, healed: TrainingFree | None, yardstick: Yardstick) -> str:
-    """What training brought to INT8 at matrix products, and which of the two is in the folder."""
-    if free is None or healed is None:
-        return ""
+def beside_training(free: TrainingFree, healed: TrainingFree, yardstick: Yardstick) -> str:
+    """What training brought to the best INT8 without it, and which of the two is in the folder."""
     metric = yardstick.primary
     values = [numbers.metric(found.metrics[metric], metric) for found in (free, healed)]
-    kept = "healed model" if is_better(healed, free, yardstick) else "original"
+    better = is_better(healed, free, yardstick)
+    nothing = "" if better else "Training adds nothing: "
+    tensors = "every tensor" if free.everywhere else "matrix products"
     return (
-        f"INT8 at matrix products has {metric} {values[0]} without training and {values[1]} after it; that of the {kept} is "
-        "shipped."
+        f"{nothing}INT8 of {tensors} has {metric} {values[0]} without training and {values[1]} after it; that of the "
+        f"{'healed model' if better else 'original'} is shipped."
     )
 
 
@@ -78,7 +84,7 @@ class RetrofitReport(Report, Yardstick):
         default=None, description="simulated INT8 after channel balancing, without training"
     )
     training_free: TrainingFree | None = Field(
-        default=None, description="INT8 without training; None for the paper placement and models without outliers"
+        default=None, description="INT8 without training; None for models without outliers"
     )
     healed_int8: TrainingFree | None = Field(
         default=None, description="the same search on the healed model; None if nothing was trained"
@@ -130,7 +136,7 @@ class RetrofitReport(Report, Yardstick):
         return [*self._training_free_tables(), *compared]
 
     def _training_free_tables(self) -> list[Table]:
-        """The original in fp32 and in every INT8 of it; nothing for the paper placement."""
+        """The original in fp32 and in every INT8 of it; nothing for a model that is left alone."""
         free = self.training_free
         if free is None:
             return []

@@ -57,18 +57,25 @@ class LinearGroup:
     names: list[str]
     norm: nn.Module | None  # the norm that feeds only these projections
     values: nn.Linear | None  # the projection of the values whose attention feeds only these projections
+    reads_norm: bool = False  # whether they read a norm, which may feed others too
 
 
 NOTHING_BEFORE = "nothing before it takes the division over"
 
 
 def migrate_(
-    model: PreTrainedModel, batches: Iterable[Batch], alpha: float | Exponent = 0.5, *, only_folded: bool = False
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    alpha: float | Exponent = 0.5,
+    *,
+    only_folded: bool = False,
+    which: Callable[[LinearGroup], bool] = lambda group: True,
 ) -> Migration:
     """Migrate in place, with ranges from the batches and one exponent, or a function that chooses one for each group.
 
     Quantize afterwards; do not save, since the config does not record it. With `only_folded` nothing is divided explicitly, and
-    the result is an ordinary model: groups with nothing before them that takes the division over are skipped.
+    the result is an ordinary model: groups with nothing before them that takes the division over are skipped. `which` tells the
+    groups to migrate.
     """
     if isinstance(alpha, float) and not 0.0 <= alpha <= 1.0:
         raise QuietformerError(f"alpha must be between 0 (everything stays in the activations) and 1, got {alpha:g}")
@@ -81,7 +88,7 @@ def migrate_(
     few = {name: tensor[:2] for name, tensor in batches[0].items()}
     with in_eval_mode(model), torch.no_grad():
         before = first_output(model, few)
-        groups, done = find_groups(model, few), Migration()
+        groups, done = list(filter(which, find_groups(model, few))), Migration()
         every = [module for group in groups for module in group.projections]
         inputs = read_inputs(model, every, batches, rows=rows_for(alpha))
         migrate_groups_(model, groups, inputs, alpha, done, only_folded=only_folded)
@@ -155,7 +162,7 @@ def _groups(model: PreTrainedModel, seen: Trace) -> list[LinearGroup]:
     groups = [
         LinearGroup(
             [modules[n] for n in names], names, _only_norm(seen, names, read),
-            None if constant else _only_values(seen, names, read),
+            None if constant else _only_values(seen, names, read), any(seen.steps[index].kind == "norm" for index in read),
         )
         for names, read in joined
     ]  # fmt: skip

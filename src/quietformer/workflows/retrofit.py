@@ -108,7 +108,7 @@ def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
         return _report(call, opened, by, unchanged, inspected.verdict.sentence)
 
     free = _searched(original, by, call, drafts / "original")
-    if free is not None and not call.options.force and _costs_nothing(free, reference.evaluation):
+    if _is_enough(free, reference.evaluation, call):
         before = before or measure_side(original, inspected, by, real=call.options.real)
         _ship(drafts / "original", call)
         return _kept(call, _untrained(_report(call, opened, by, before, ""), free, call))
@@ -129,12 +129,11 @@ def _retrofit(call: Call, drafts: Path) -> RetrofitReport:
     # A run that had ended before this call is only on the disk.
     healed = open_model(call.out, trust_remote_code=trusted) if run.model is None else run.model
     inspected = inspect_some(healed, measured, str(call.out), progress)
-    after = measure_side(healed, inspected, by, real=call.options.real, folder=None if free else call.out / INT8)
+    after = measure_side(healed, inspected, by, real=call.options.real)
     alone = simulate_both(teacher.model, by) if teacher.balanced else None
-    healed_int8 = _searched(healed, by, call, drafts / "healed")
+    healed_int8 = _searched(healed, by, call, drafts / "healed", target=original)
     yardstick = reference.evaluation.yardstick
-    if free is not None and healed_int8 is not None:
-        _ship(drafts / ("healed" if is_better(healed_int8, free, yardstick) else "original"), call)
+    _ship(drafts / ("healed" if is_better(healed_int8, free, yardstick) else "original"), call)
     sentence = f"{_sentence(before, after, alone, yardstick)} {beside_training(free, healed_int8, yardstick)}".strip()
     changed = _changed(call, recipe, run.report) | {
         "after": after,
@@ -157,16 +156,17 @@ def _kept(call: Call, report: RetrofitReport) -> RetrofitReport:
     return report
 
 
-def _searched(model: PreTrainedModel, by: Measuring, call: Call, folder: Path) -> TrainingFree | None:
-    """INT8 without training; None for the paper placement, where training is what is asked for."""
-    spec = call.options.spec()
-    if spec.placement.everywhere:
-        return None
-    return without_training(model, by, spec, folder if call.options.real else None)
+def _searched(
+    model: PreTrainedModel, by: Measuring, call: Call, folder: Path, target: PreTrainedModel | None = None
+) -> TrainingFree:
+    """The best INT8 of a model as it is; of a healed one by its distance from the original."""
+    return without_training(model, by, call.options.spec(), folder if call.options.real else None, target)
 
 
-def _costs_nothing(free: TrainingFree, fp32: Evaluation) -> bool:
-    return effect(fp32.metrics[fp32.primary], free.metrics[fp32.primary], fp32.better) == "none"
+def _is_enough(free: TrainingFree, fp32: Evaluation, call: Call) -> bool:
+    """Whether nothing is trained; with every tensor in INT8, training is what is asked for."""
+    lost = effect(fp32.metrics[fp32.primary], free.metrics[fp32.primary], fp32.better)
+    return lost == "none" and not call.options.force and not call.options.spec().placement.everywhere
 
 
 def _ship(draft: Path, call: Call) -> None:

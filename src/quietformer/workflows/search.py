@@ -60,6 +60,9 @@ ATTENTION = (QuantRule(pattern="*:probabilities"), QuantRule(pattern="*:value"))
 WORTH = 0.95
 """A tensor goes back to full precision, and ranges change, if that leaves at most this share of the error."""
 
+WIDER_ALPHA = 0.8
+"""Alpha of channel balancing where FFNs have scales of their own for what they read; docs/retrofit.md has the errors."""
+
 WORTH_A_SCALE = 0.5
 """Scales per token cost time in every pass, so they are taken only if they leave at most this share of the error."""
 
@@ -98,8 +101,17 @@ class Searched:
 class Search:
     """One search; `model` is the best so far, quantized and calibrated, and `error` what it leaves."""
 
-    def __init__(self, model: PreTrainedModel, data: CalibrationData, spec: QuantSpec, progress: Progress) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        data: CalibrationData,
+        spec: QuantSpec,
+        progress: Progress,
+        target: PreTrainedModel | None = None,
+    ) -> None:
+        """The error is to the output of `target`: the model itself, or what a healed model was healed from."""
         self.original, self.spec, self.progress = model, spec, progress
+        self.unbalanced = model
         before, after = ([], []) if data.tokenizer is None else special_tokens(data.tokenizer)
         calibration, judges = data.calibration(0), data.calibration(1)
         judges = _fresh(judges, calibration)[: max(1, JUDGED // len(_main_input(judges[0])))]
@@ -108,7 +120,7 @@ class Search:
         begin = time.perf_counter()
         self.exact: list[Tensor] = []
         for batch in self.judges:
-            self.exact.append(_output(model, batch))
+            self.exact.append(_output(target or model, batch))
             if sum(exact.numel() for exact in self.exact) >= JUDGED_VALUES:
                 break
         self.judges = self.judges[: len(self.exact)]
@@ -133,6 +145,7 @@ class Search:
             *([("prefix", self._prefix), ("rotation", self._rotate)] if task_of(self.original) == "causal" else []),
             ("attention", self._attention_in_full_precision),
             ("channel balancing" if self.spec.placement.everywhere else "smoothing", self._rescale),
+            *([("input scales", self._rescale_inputs)] if self.spec.placement.everywhere else []),
             # Again: what it brings may be little beside the outliers that smoothing has now removed.
             ("attention", self._attention_in_full_precision),
             *([("per token", self._per_token)] if self._may_go_per_token() else []),
@@ -162,7 +175,7 @@ class Search:
         return model, plan
 
     def _measure(self) -> float:
-        """1 - cosine of the output to that of the model in fp32, averaged over tokens."""
+        """1 - cosine of the output to that of the target in fp32, averaged over tokens."""
         found = [
             1 - row_cosines(_output(self.model, batch), exact)
             for batch, exact in zip(self.judges, self.exact, strict=True)
@@ -176,7 +189,7 @@ class Search:
 
     def _rescale(self) -> None:
         """Outliers of inputs go into the weights that read them; with every tensor quantized, out of residual adds."""
-        model = copy.deepcopy(self.original)
+        self.unbalanced, model = self.original, copy.deepcopy(self.original)
         try:
             if self.spec.placement.everywhere:
                 name, count = "channel balancing", balance_(model, self.calibration)
@@ -191,6 +204,27 @@ class Search:
             return
         if count:
             self._try(name, what, model)
+
+    def _rescale_inputs(self) -> None:
+        """More of the width leaves residual adds if it need not go into the FFN's weights.
+
+        The FFN reads the tensor divided by a scale of its own for each channel, and rounded again. Queries, keys and values lose
+        next to nothing by balancing, so they read it as it is.
+        """
+        model = copy.deepcopy(self.unbalanced)
+        try:
+            if not balance_(model, self.calibration, alpha=WIDER_ALPHA):
+                return
+            exponents = least_error_exponent(self.spec)
+            done = migrate_(
+                model, self.calibration, exponents, which=lambda one: one.reads_norm and len(one.projections) == 1
+            )
+        except QuietformerError as reason:
+            self.steps.append(SearchStep(name="input scales", what=str(reason), error=None, kept=False))
+            return
+        if done.divided:
+            what = f"{done.divided} FFNs read their input on a grid of its own, balancing with alpha {WIDER_ALPHA:g}"
+            self._try("input scales", what, model)
 
     def _try(self, name: str, what: str, model: PreTrainedModel, share: float = 1.0) -> None:
         """Quantize another model and go on with it if it leaves less than this share of the error."""

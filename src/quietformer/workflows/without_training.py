@@ -18,9 +18,15 @@ SECONDS = 60.0
 """No further step of the search begins after so long."""
 
 
-def without_training(model: PreTrainedModel, by: Measuring, spec: QuantSpec, folder: Path | None) -> TrainingFree:
-    """The best INT8 that the search finds; real INT8 stays in `folder`, simulated only if there is none."""
-    found = Search(model, by.data, spec, by.progress).run(seconds=SECONDS, ranges=True)
+def without_training(
+    model: PreTrainedModel, by: Measuring, spec: QuantSpec, folder: Path | None, target: PreTrainedModel | None = None
+) -> TrainingFree:
+    """The best INT8 that the search finds; real INT8 stays in `folder`, simulated only if there is none.
+
+    A healed model is compared with its `target`, the original: quantization-aware training brings INT8 closer to that than to the
+    healed model in fp32.
+    """
+    found = Search(model, by.data, spec, by.progress, target).run(seconds=SECONDS, ranges=True)
     facts = ExportFacts()
     if folder is not None:
         try:
