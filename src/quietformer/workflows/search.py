@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -15,9 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from quietformer.analysis.evaluate import evaluate, output_of
-from quietformer.analysis.output_quality import row_cosines
-from quietformer.architectures.forward import Batch, token_rows
+from quietformer.analysis.evaluate import evaluate
+from quietformer.architectures.forward import Batch
 from quietformer.architectures.task import task_of
 from quietformer.config.quantization import QuantRule, QuantSpec, estimators
 from quietformer.config.recorded_changes import changes_of
@@ -46,6 +46,7 @@ from quietformer.transforms.prefix import add_prefix_
 from quietformer.transforms.rotation import rotate_
 from quietformer.transforms.smoothquant import migrate_
 from quietformer.workflows.ranges_by_tensor import proposals
+from quietformer.workflows.search_data import fresh, main_input, main_output, output_error
 from quietformer.workflows.smoothing_exponent import least_error_exponent
 
 RANGES = ("percentile(q=99.999)",)
@@ -114,17 +115,24 @@ class Search:
         self.unbalanced = model
         before, after = ([], []) if data.tokenizer is None else special_tokens(data.tokenizer)
         calibration, judges = data.calibration(0), data.calibration(1)
-        judges = _fresh(judges, calibration)[: max(1, JUDGED // len(_main_input(judges[0])))]
+        unseen = fresh(judges, calibration)
+        judges = (unseen or judges)[: max(1, JUDGED // len(main_input(judges[0])))]
         self.calibration = mixed_lengths(calibration, before, after)
         self.judges = mixed_lengths(judges, before, after)
-        begin = time.perf_counter()
         self.exact: list[Tensor] = []
+        self.pass_seconds = math.inf
         for batch in self.judges:
-            self.exact.append(_output(target or model, batch))
+            begin = time.perf_counter()
+            self.exact.append(main_output(target or model, batch))
+            # The fastest: the first pass is a slow one, and other programs may be at work.
+            self.pass_seconds = min(self.pass_seconds, time.perf_counter() - begin)
             if sum(exact.numel() for exact in self.exact) >= JUDGED_VALUES:
                 break
         self.judges = self.judges[: len(self.exact)]
-        self.pass_seconds = (time.perf_counter() - begin) / len(self.judges)
+        self.of_classes = task_of(model) in ("classes", "images") and len(self.exact[0]) == len(
+            main_input(self.judges[0])
+        )
+        self.remark = "" if unseen else "; judged on the data it is calibrated on, since there is no other"
         self.steps: list[SearchStep] = []
 
     def run(self, *, seconds: float, ranges: bool, per_token: bool = False) -> Searched:
@@ -133,7 +141,7 @@ class Search:
         self._take_what_fits(seconds)
         self.model, self.plan = self._quantized(copy.deepcopy(self.original))
         self.error = self._measure()
-        self.steps.append(SearchStep(name="start", what=self.spec.label, error=self.error, kept=True))
+        self.steps.append(SearchStep(name="start", what=f"{self.spec.label}{self.remark}", error=self.error, kept=True))
         by_grid: list[tuple[str, Callable[[], None]]] = [
             ("weight rounding", lambda: self._change_weights("weight rounding", round_weights_)),
             *([("ranges", self._ranges)] if ranges else []),
@@ -166,6 +174,8 @@ class Search:
     def _take_what_fits(self, seconds: float) -> None:
         """Fewer batches for a model that takes long: every step on some data is worth more than few steps on all."""
         batches = max(LEAST, int(seconds / (PASSES * self.pass_seconds)))
+        if batches < len(self.calibration):
+            self.remark += f"; on {batches} of {len(self.calibration)} batches, for lack of time"
         self.calibration = self.calibration[:batches]
         self.judges, self.exact = self.judges[: max(1, batches // 2)], self.exact[: max(1, batches // 2)]
 
@@ -175,12 +185,9 @@ class Search:
         return model, plan
 
     def _measure(self) -> float:
-        """1 - cosine of the output to that of the target in fp32, averaged over tokens."""
-        found = [
-            1 - row_cosines(_output(self.model, batch), exact)
-            for batch, exact in zip(self.judges, self.exact, strict=True)
-        ]
-        return float(torch.cat(found).mean())
+        """How far the output is from that of the target in fp32."""
+        found = [main_output(self.model, batch) for batch in self.judges]
+        return output_error(found, self.exact, classes=self.of_classes)
 
     def _note(self, name: str, what: str, error: float, *, kept: bool) -> None:
         self.steps.append(SearchStep(name=name, what=what, error=error, kept=kept))
@@ -223,7 +230,7 @@ class Search:
             self.steps.append(SearchStep(name="input scales", what=str(reason), error=None, kept=False))
             return
         if done.divided:
-            what = f"{done.divided} FFNs read their input on a grid of its own, balancing with alpha {WIDER_ALPHA:g}"
+            what = f"{done.divided} FFNs read their input on a grid of its own, balancing with alpha {WIDER_ALPHA}"
             self._try("input scales", what, model)
 
     def _try(self, name: str, what: str, model: PreTrainedModel, share: float = 1.0) -> None:
@@ -257,7 +264,7 @@ class Search:
             what = f"tokens {shown} in front raise the loss of the text in fp32 too much"
             self.steps.append(SearchStep(name="prefix", what=what, error=None, kept=False))
             return
-        exact, self.exact = self.exact, [_output(model, batch) for batch in self.judges]
+        exact, self.exact = self.exact, [main_output(model, batch) for batch in self.judges]
         self._try("prefix", f"tokens {shown} in front", model)
         if self.original is not model:
             self.exact = exact
@@ -387,25 +394,3 @@ class Search:
                 for parameter, value in self.model.named_parameters():
                     value.copy_(before[parameter])
         self._note(name, f"{count} linear layers", error, kept=kept)
-
-
-def _fresh(judges: list[Batch], calibration: list[Batch]) -> list[Batch]:
-    """Batches without the rows that are in the calibration data; all of them if nothing else is left."""
-    seen = {row.numpy().tobytes() for batch in calibration for row in _main_input(batch)}
-    fresh = []
-    for batch in judges:
-        rows = [place for place, row in enumerate(_main_input(batch)) if row.numpy().tobytes() not in seen]
-        if rows:
-            fresh.append({name: tensor[rows] for name, tensor in batch.items()})
-    return fresh or judges
-
-
-def _main_input(batch: Batch) -> Tensor:
-    return next(iter(batch.values()))
-
-
-def _output(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The main output, one row a token or image, without padding."""
-    result = output_of(model, batch)
-    output: Tensor = result["logits"] if "logits" in result else result["last_hidden_state"]
-    return token_rows(batch, output).float()
