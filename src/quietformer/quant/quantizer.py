@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -156,16 +156,16 @@ class Quantizer(Tap):
         usable = (self.scale > 0) & self.scale.isfinite()
         return bool((usable & (self.zero_point >= 0) & (self.zero_point <= levels(self.grid.bits))).all())
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def begin_passes_(self) -> None:
         """Count calls from here on: the model begins."""
         _calls.of.pop(self, None)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _count(self) -> None:
         _calls.of[self] = _calls.of.get(self, 0) + 1
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _counted(self) -> int:
         return _calls.of.get(self, 1)
 
@@ -239,5 +239,5 @@ def _mark(x: Tensor, site: str, place: int) -> Tensor:
     """A custom node in the exported graph, which our exporter replaces by the calibrated quantizer."""
     import torch.onnx.ops
 
-    told: dict[str, str | int] = {"site": site, "place": place}
+    told: Any = {"site": site, "place": place}
     return torch.onnx.ops.symbolic(MARK, (x,), told, dtype=x.dtype, shape=x.shape, version=1)
