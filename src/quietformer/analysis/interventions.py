@@ -132,7 +132,7 @@ def _score(model: PreTrainedModel, mask_token: int | None) -> tuple[Score, str]:
         return _causal_loss, "loss per token"
     if name.endswith("ForMaskedLM") and mask_token is not None:
         return lambda model, batches: _masked_loss(model, batches, mask_token), "loss per masked token"
-    return _EmbeddingDistance(), "1 - cosine of mean embeddings to the untouched model"
+    return _EmbeddingDistance(), "1 - cosine of embeddings to the untouched model"
 
 
 @torch.no_grad()
