@@ -9,9 +9,11 @@ from transformers import BartModel, MPNetConfig, MPNetModel, T5Model
 import quietformer as qf
 from quietformer.config.options.export import OnnxOptions
 from quietformer.config.quantization import QuantSpec
+from quietformer.data.tokenizers import train_tokenizer
 from quietformer.deployment.onnx_export import export_onnx
 from quietformer.errors import QuietformerError
 from quietformer.quant.calibration import calibrate_, quantize_
+from tests.deployment.exports import TEXTS
 from tests.families.tiny import tiny
 
 
@@ -23,6 +25,15 @@ def test_of_an_encoder_decoder_without_a_head_the_encoder_is_asked_for(name, hea
     ) as refused:
         qf.export(model, tmp_path / "out")
     assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_texts_and_images_at_once_is_told_to_give_a_part(tmp_path):
+    tiny("clip").model.save_pretrained(tmp_path / "clip")
+    train_tokenizer(TEXTS, vocabulary=300, characters=10_000).save_pretrained(tmp_path / "clip")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    with pytest.raises(QuietformerError, match=r"CLIPModel has no single table of token embeddings.*text_model"):
+        qf.export(tmp_path / "clip", tmp_path / "out", texts=tmp_path / "texts.txt", sequences=4, length=12)
     assert not (tmp_path / "out").exists()
 
 

@@ -8,14 +8,18 @@ import shutil
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, Qwen3Config, Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM
 
 import quietformer as qf
 from quietformer.analysis.evaluate import evaluate, reference_run
+from quietformer.analysis.interventions import intervene
+from quietformer.architectures.task import task_of
 from quietformer.config.recipe import TeacherRecipe
+from quietformer.errors import QuietformerWarning
 from quietformer.models.origin import sentence_folder_of
 from quietformer.models.pooling import MEAN, pooling_of
 from quietformer.training.distillation_loss import distillation_loss
+from tests.training.recipes import write_prose
 
 MODES = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "lasttoken": "pooling_mode_lasttoken"}
 IDS = torch.arange(3, 31).view(4, 7)
@@ -23,12 +27,13 @@ MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1] * 6 + [0], [1] * 3 + [0] * 
 BATCH = {"input_ids": IDS, "attention_mask": MASK}
 
 
-def _publish(folder, mode, place=""):
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def _publish(folder, mode, place="", model=None):
     """As sentence encoders are published; early versions keep the model in a subfolder."""
     torch.manual_seed(0)
-    model = BertModel(
-        BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
-    )
+    model = model or BertModel(BertConfig(**SIZES))
     model.save_pretrained(folder / place)
     (folder / place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32}))
     modules = [("Transformer", place), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Normalize", "3_Normalize")]
@@ -73,6 +78,90 @@ def test_measurements_and_the_loss_pool_as_the_folder_says(mode, tmp_path):
     weights = TeacherRecipe(hidden=0.0, last_hidden=0.0, logits=0.0, pooled=1.0)
     loss = distillation_loss(outputs[0], outputs[1], BATCH, weights, "embedding", pooling_of(model))
     assert loss.item() == pytest.approx(1 - expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_interventions_are_measured_on_the_embeddings_of_the_folder(mode, tmp_path):
+    """Against the same model, whose first value of every sequence is set to zero by hand."""
+    spread = BertModel(BertConfig(**SIZES, initializer_range=0.5))
+    model = qf.open_model(_publish(tmp_path / "st", mode, model=spread))
+    report = qf.inspect_model(model, [BATCH])
+    (found,) = [row for row in intervene(model, [BATCH], report) if row.what.startswith("values of the first token")]
+    other = qf.open_model(tmp_path / "st")
+
+    def zeroed(module, args, output):
+        changed = output.clone()
+        changed[:, 0] = 0.0
+        return changed
+
+    other.encoder.layer[0].attention.self.value.register_forward_hook(zeroed)
+    assert found.after == pytest.approx(1 - _cosine(other, model, mode), abs=1e-5)
+    assert found.after > 1e-3
+
+
+def _embedder(kind):
+    """Models whose config names a head: a decoder with a head tied to its embeddings, and an encoder with all of its head."""
+    torch.manual_seed(0)
+    if kind == "tied":
+        return Qwen3ForCausalLM(Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True))
+    return RobertaForMaskedLM(RobertaConfig(**SIZES, max_position_embeddings=40))
+
+
+@pytest.mark.parametrize("kind", ["tied", "whole head"])
+def test_a_sentence_folder_is_opened_as_what_it_pools(kind, tmp_path):
+    """Or Qwen3-Embedding would be measured by its perplexity, and its pooling never used."""
+    model = _embedder(kind).eval()
+    folder = _publish(tmp_path / "st", "lasttoken", model=model)
+    if kind == "tied":  # its weights are published under the names of the base model
+        model.base_model.save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen3ForCausalLM"]}))
+    with pytest.warns(QuietformerWarning, match=f"opened without the head of {type(model).__name__}"):
+        opened = qf.open_model(folder)
+    assert isinstance(opened, type(model.base_model))
+    assert task_of(opened) == "embedding"
+    with torch.no_grad():
+        states = model.base_model(**BATCH).last_hidden_state
+        torch.testing.assert_close(opened(**BATCH).last_hidden_state, states)
+    assert pooling_of(opened).settings.pooling == ("lasttoken",)
+    (folder / "modules.json").unlink()
+    assert isinstance(qf.open_model(folder), type(model))
+
+
+CHANGES = {
+    "convert": ("--gate", "linear"),
+    "quantize": ("--sequences", 4, "--calibration", 1, "--seeds", 1, "--length", 16),
+    "retrofit": (
+        "--sequences",
+        8,
+        "--seeds",
+        1,
+        "--length",
+        16,
+        "--steps",
+        1,
+        "--batch-size",
+        2,
+        "--force",
+        "--no-real",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", CHANGES)
+def test_every_command_that_writes_a_model_keeps_the_sentence_folder(command, run, sentence_encoder, tmp_path):
+    write_prose(tmp_path / "text.txt")
+    out = (
+        ("--out", tmp_path / "out", "--page", tmp_path / "page.html") if command == "quantize" else (tmp_path / "out",)
+    )
+    texts = () if command == "convert" else ("--texts", tmp_path / "text.txt")
+    code, _, error = run(command, sentence_encoder, *out, *texts, *CHANGES[command])
+    assert code == 0, error
+    expected = sentence_folder_of(sentence_encoder)[1]
+    assert expected.pooling == ("cls",)
+    assert expected.prompts
+    assert sentence_folder_of(tmp_path / "out")[1] == expected
+    assert pooling_of(qf.open_model(tmp_path / "out")).settings == expected
 
 
 def test_any_other_model_is_pooled_by_the_mean(tmp_path):

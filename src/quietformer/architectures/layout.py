@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from quietformer.attention.adapters import find_swappable
 from quietformer.attention.find_layers import interface_caller
+from quietformer.errors import UnsupportedModelError
 
 # For each kind of tensor, the names under which families keep the module that outputs it. The first name counts that exists
 # and is not taken by an earlier kind: `post_attention_layernorm` is the FFN's norm in Llama and attention's in post-norm models.
@@ -257,6 +258,17 @@ def output_embeddings(model: nn.Module) -> nn.Module | None:
         found: nn.Module | None = untyped.get_output_embeddings()
         return found
     return None
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """How many tokens the model has embeddings of; a model of several kinds of input has no one table of them."""
+    untyped: Any = model
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        return int(untyped.get_input_embeddings().weight.shape[0])
+    raise UnsupportedModelError(
+        f"{type(model).__name__} has no single table of token embeddings, so it does not take text alone; save one part of it "
+        "(e.g. its text_model) to a folder and give that"
+    )
 
 
 def head_modules(model: Any) -> set[int]:

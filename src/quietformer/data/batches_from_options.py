@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from quietformer.architectures.forward import Batch
+from quietformer.architectures.layout import vocabulary_size
 from quietformer.config.options.data import DataOptions
 from quietformer.config.options.inspect import InspectOptions
 from quietformer.data.audio_batches import audio_batches, folder_windows
@@ -107,8 +108,7 @@ def sequences_of(
         chosen = Watched(dataset_texts(options.dataset) if options.dataset else builtin_paragraphs())
     built_in = options.texts is None and not options.dataset
     found = token_sequences(chosen, tokenizer, count=count, length=length, seed=seed if built_in else None)
-    embeddings: Any = model.get_input_embeddings()
-    vocabulary = embeddings.weight.shape[0]
+    vocabulary = vocabulary_size(model)
     if max(map(max, found)) >= vocabulary:
         raise QuietformerError(
             f"the tokenizer gives ids past the model's vocabulary of {vocabulary}; they do not belong together, so give the "

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,6 +17,7 @@ from typing import Any, TypedDict
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -24,12 +26,12 @@ from transformers import (
 )
 
 from quietformer.config.recorded_changes import METHOD
-from quietformer.errors import QuietformerError, in_one_line
+from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import clear_leftovers, kind_of
 from quietformer.models.check_folder import CONFIG_REMEDY, check_counts, check_files, check_finite, check_folder
 from quietformer.models.hub_names import check_hub_name
 from quietformer.models.load_folder import find_class, load
-from quietformer.models.origin import fetch_sentence_files, transformer_folder
+from quietformer.models.origin import fetch_sentence_files, local_folder, sentence_folder_of, transformer_folder
 from quietformer.models.silence_transformers import silenced_transformers
 from quietformer.models.whole_model import whole_model
 
@@ -77,8 +79,10 @@ def open_model(
     try:
         with silenced_transformers():
             config = AutoConfig.from_pretrained(source, **common)
+            if not folder.is_dir():
+                fetch_sentence_files(source)
             opened = whole_model(
-                named_class(config) or AutoModel,
+                _class_to_open(config, source),
                 source,
                 config=config,
                 dtype="auto",
@@ -89,10 +93,29 @@ def open_model(
         raise
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
-    if not folder.is_dir():
-        fetch_sentence_files(source)
     check_finite(opened)
     return opened
+
+
+def _class_to_open(config: Any, source: str) -> Any:
+    """The class that the config names; of a sentence-transformers folder the base model, which is all that it pools.
+
+    A decoder with tied embeddings always has its head, so its weights do not say whether it embeds or writes.
+    """
+    named = named_class(config)
+    heads = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
+    if named is None or not any(type(config) in head and head[type(config)] is named for head in heads):
+        return named or AutoModel
+    folder = local_folder(source)
+    found = None if folder is None else sentence_folder_of(folder)
+    if found is None or not found[1].pooling:
+        return named
+    warnings.warn(
+        f"{source} is a sentence-transformers folder; opened without the head of {named.__name__}, which embeddings do not use",
+        QuietformerWarning,
+        stacklevel=3,
+    )
+    return AutoModel
 
 
 def only_pickled(folder: Path) -> bool:

@@ -19,8 +19,11 @@ from quietformer.models.sentence_folder import LENGTHS, MODULES, PROMPTS, Senten
 def origin_of(model: nn.Module) -> Path | None:
     """The local folder; for a hub id the one in the cache. Nothing is fetched."""
     name = str(getattr(getattr(model, "config", None), "name_or_path", "") or "")
-    if not name:
-        return None
+    return local_folder(name) if name else None
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of this name, or the cached one of a hub id."""
     folder = Path(name)
     if folder.is_dir():
         return folder

@@ -38,7 +38,7 @@ class CompareOptions(StudyOptions):
         default=(), validate_default=True, description="Which variants of the recipe; all of them by default."
     )
     seeds: Annotated[int, Flag("COUNT")] = Field(
-        default=2, ge=1, description="Training runs of each variant, each with its own random seed."
+        default=2, ge=1, le=1000, description="Training runs of each variant, each with its own random seed."
     )
     set: Overrides = Field(
         default=(),
