@@ -21,7 +21,7 @@ ALLOWED = {
     "_autoload": set(),
     "config": BASE,
     "results": BASE | {"config"},
-    "rendering": {"errors", "files", "config", "results"},
+    "rendering": BASE | {"config", "results"},
     "attention": {"errors", "config"},
     "architectures": {"errors", "config", "attention"},
     "transforms": {"errors", "config", "attention", "architectures"},
