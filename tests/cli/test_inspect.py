@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 
@@ -157,6 +158,12 @@ def test_retrofit_is_advised_where_it_takes_the_model(tmp_path):
         steps = verdict(report, heals=heals).next_steps
         assert any("quietformer retrofit" in step for step in steps) == heals
         assert any("quietformer quantize" in step for step in steps)
+    outputs, stream = (
+        verdict(report.model_copy(update={"sites": [row for row in report.sites if row.site == site]})).claims[0]
+        for site in ("ffn_output", "ffn_residual")
+    )
+    assert re.match(r"FFN outputs of layers? \S+ reach ", outputs)
+    assert re.match(r"Residual stream after the FFN of layers? \S+ reaches ", stream)
 
 
 @pytest.mark.skipif(

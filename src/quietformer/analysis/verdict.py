@@ -107,8 +107,10 @@ def _range_claim(found: OutlierMetrics, affected: list[TensorMetrics]) -> str:
     where = _where(found, worst, [row.layer for row in rows])
     bits = min(row.int8_bits_left for row in rows)
     kurtosis = numbers.whole(largest_kurtosis(rows))
+    name = label(worst)
     return (
-        f"{label(worst)} of layer{'s' if len(rows) > 1 else ''} {span([row.layer for row in rows])} reach "
+        f"{name[0].upper()}{name[1:]} of layer{'s' if len(rows) > 1 else ''} {span([row.layer for row in rows])} "
+        f"{'reach' if 'outputs' in name else 'reaches'} "
         f"{numbers.whole(reach)}{where}; kurtosis up to {kurtosis}; "
         f"per-tensor INT8 keeps {numbers.one_place(bits)} bits for the ordinary values."
     )
