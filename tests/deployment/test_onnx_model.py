@@ -6,6 +6,8 @@ import copy
 import json
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -117,6 +119,23 @@ def test_sentence_transformers_encodes_with_it_as_with_the_original(sentence_enc
 def test_it_can_be_sent_to_another_process(fp32):
     again = pickle.loads(pickle.dumps(fp32))
     np.testing.assert_array_equal(again.encode(OTHER), fp32.encode(OTHER))
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_threads_share_one_model(folder, runtime):
+    texts = [[f"{topic} and {number}" for number in range(8)] for topic in ("cats", "maps", "bread", "chess")]
+    alone = qf.OnnxModel(folder, runtime=runtime, threads=1)
+    wanted = [alone.encode(several) for several in texts]
+    shared, together = qf.OnnxModel(folder, runtime=runtime, threads=1), Barrier(len(texts))
+
+    def encoded(several):
+        together.wait()
+        return [shared.encode(several) for _ in range(40)]
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        for expected, found in zip(wanted, pool.map(encoded, texts), strict=True):
+            for one in found:
+                np.testing.assert_allclose(one, expected, atol=1e-6)
 
 
 def test_folders_of_earlier_releases_run(folder, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,7 +94,7 @@ class OpenVinoModel(RuntimeModel):
         except Exception as error:
             raise QuietformerError(f"OpenVINO does not take {path}: {in_one_line(error)}") from error
         self.compiled: Any = compiled
-        self.request: Any = compiled.create_infer_request()
+        self._of_thread = threading.local()
         self.inputs = [value.any_name for value in compiled.inputs]
         self.shapes = {
             value.any_name: [size.get_length() if size.is_static else None for size in value.partial_shape]
@@ -107,10 +108,17 @@ class OpenVinoModel(RuntimeModel):
         return ROWS in self.inputs
 
     def run(self, feeds: Feeds) -> Array:
+        request = self._request()
         if self.has_cache:
-            self.request.reset_state()
+            request.reset_state()
         # A copy: the next pass writes into the same memory.
-        return np.array(self.request.infer(feeds)[0])
+        return np.array(request.infer(feeds)[0])
+
+    def _request(self) -> Any:
+        """The one of this thread: a request has the memory of its output and its state, so threads cannot share it."""
+        if not hasattr(self._of_thread, "request"):
+            self._of_thread.request = self.compiled.create_infer_request()
+        return self._of_thread.request
 
     def feeds(self, batch: Batch) -> Feeds:
         rows = len(next(iter(batch.values())))
