@@ -90,7 +90,7 @@ def _measured_on(report: ExportReport) -> str:
     what = f"{data.evaluation_sequences} {data.unit or 'sequences'}" if data.evaluation_sequences else "data"
     where = f" of {_plain(source)}" if source else ""
     columns = "; ".join(f"`{name}` is {METRICS[name]}" for name in names)
-    return f"Measured on {what}{where}. Of INT8, {columns}.\n"
+    return f"Measured on {what}{where}. For the INT8 model, {columns}.\n"
 
 
 def _client(target: ShippedTarget) -> str:
