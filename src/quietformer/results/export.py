@@ -267,7 +267,7 @@ class ExportReport(SimulatedReport):
             [run.title, run.precision, *(_times(row.runs[place]) for row in timed), _factor(timed[-1], place)]
             for place, run in enumerate(timed[0].runs)
         ]
-        columns = ["runtime", "rest in", *(row.short for row in timed), "speed"]
+        columns = ["runtime", "rest in", *(row.short for row in timed), f"speed at {timed[-1].short}"]
         return [Table(title, columns, rows, frozenset({0, 1}))]
 
     def _baseline_tables(self) -> list[Table]:
