@@ -132,7 +132,7 @@ class CardFields(Record):
     """What the card of a model says about where it comes from."""
 
     base_model: str | None = Field(default=None, description="the hub id of the model it was made from")
-    license: str | None = None
+    license: str | list[str] | None = None
     license_name: str | None = None
     license_link: str | None = None
     language: list[str] = Field(default_factory=list)
