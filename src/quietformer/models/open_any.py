@@ -25,6 +25,7 @@ from transformers import (
     modeling_gguf_pytorch_utils,
 )
 
+from quietformer.architectures.task import task_of
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, in_one_line
 from quietformer.files import clear_leftovers
@@ -90,7 +91,8 @@ def open_model(
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
     if not folder.is_dir():
-        fetch_sentence_files(source)
+        embeds = opened.main_input_name == "input_ids" and task_of(opened) == "embedding"
+        fetch_sentence_files(source, embeds=embeds)
     check_finite(opened)
     return opened
 
