@@ -82,7 +82,9 @@ def fetched(hub, home: Path, **settings: str) -> tuple[set[str], str]:
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     snapshot = next(home.glob("hub/models--me--model/snapshots/*"))
-    return {path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()}, done.stdout + done.stderr
+    return {
+        path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()
+    }, done.stdout + done.stderr
 
 
 def test_the_card_of_a_plain_encoder_is_fetched_and_offline_it_stays_plain(hub, tmp_path):
