@@ -152,7 +152,10 @@ class ExportDetails(Record):
         description="largest difference of fp32 ONNX from torch, relative to the largest value"
     )
     runtimes: list[RuntimeDetails] = Field(description="the one that is looked at first comes first")
-    signed_equal: bool | None
+    signed_equal: bool | None = Field(
+        description="whether signed weights gave what unsigned ones did on a processor where they can overflow; None if that "
+        "was not tried, or the processor of the export cannot overflow"
+    )
     bytes: FileSizes
     latency: list[LatencyRow] = Field(default_factory=list)
     threads: int = 0
