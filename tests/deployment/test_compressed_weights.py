@@ -54,12 +54,29 @@ def written(request, source, tmp_path_factory):
 def test_integers_times_scales_are_the_weights_of_the_simulation(written):
     model, _, out = written
     stored, placed = load_file(out / "model.safetensors"), quantizers(model)
-    layers = [name.removesuffix(":input") for name in placed if name.endswith(":input")]
-    assert len(layers) == 13  # six a layer, and the pooler
+    read = [name.removesuffix(":input") for name in placed if name.endswith(":input")]
+    layers = [name for name in read if name.startswith("encoder.layer.")]
+    assert len(layers) == 12  # six a layer
     for name in layers:
         assert stored[f"{name}.weight"].dtype == torch.int8
         rounded = placed[f"{name}:weight"].rounded(model.get_submodule(name)._parameters["weight"])
         torch.testing.assert_close(stored[f"{name}.weight"] * stored[f"{name}.weight_scale"], rounded.detach())
+
+
+def test_the_pooler_stays_as_it_was_and_is_listed(written):
+    model, _, out = written
+    stored, told = load_file(out / "model.safetensors"), json.loads((out / "config.json").read_text())
+    torch.testing.assert_close(stored["pooler.dense.weight"], model.pooler.dense._parameters["weight"].detach())
+    assert told["quantization_config"]["ignore"] == ["pooler.dense"]
+
+
+@pytest.mark.parametrize(("name", "head"), [("llama", "lm_head"), ("bert", "cls.predictions.transform.dense")])
+def test_heads_are_listed_too(tmp_path, name, head):
+    model, batch = build(name), inputs(name)
+    qf.quantize_(model, qf.QuantSpec(placement="linear", head=True), batch)
+    qf.calibrate_(model, [batch])
+    assert head in write_compressed(model, tmp_path / "out")["ignore"]
+    assert load_file(tmp_path / "out" / "model.safetensors")[f"{head}.weight"].dtype == torch.float32
 
 
 def test_the_range_of_inputs_is_the_calibrated_one(written):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,26 @@ def test_names_of_others_end_neither_code_nor_metadata(report):
     assert "<script>" not in heading
     assert "\\*b\\*" in heading
     assert "evil`" not in card.text
+
+
+@pytest.mark.parametrize("home", ["/home/alice/secret project", "../alice/secret project", "alice\\secret project"])
+def test_paths_of_the_machine_stay_there(report, home):
+    model = report.model.model_copy(update={"name": f"{home}/minilm"})
+    data = report.data.model_copy(update={"source": f"{home}/acme.txt", "evaluation_source": f"{home}/acme.txt"})
+    command = shlex.join(["quietformer", "export", f"{home}/minilm", f"{home}/out", "--texts", f"{home}/acme.txt"])
+    text = model_card(report.model_copy(update={"model": model, "data": data, "command": command}))
+    assert "alice" not in text
+    assert "secret" not in text
+    assert "quietformer export minilm out --texts acme.txt" in text
+    assert "of acme.txt" in text
+    assert "# minilm in INT8" in text
+
+
+def test_hub_ids_stay_whole(report):
+    fields = CardFields(base_model="me/model")
+    model = report.model.model_copy(update={"name": "me/model"})
+    data = report.data.model_copy(update={"source": "you/texts", "evaluation_source": None})
+    command = "quietformer export me/model out --dataset you/texts --push me/int8"
+    text = model_card(report.model_copy(update={"card": fields, "model": model, "data": data, "command": command}))
+    assert command in text
+    assert "of you/texts" in text

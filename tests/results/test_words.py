@@ -53,6 +53,12 @@ def test_an_export_that_was_not_timed_has_no_table_of_times():
     assert "Milliseconds" not in str(untimed)
 
 
+def test_the_column_of_speeds_names_the_shape_that_they_are_of():
+    report = old("export")
+    table = next(table for table in report.tables() if "Milliseconds" in table.title)
+    assert table.columns[-1] == f"speed at {report.export.latency[-1].short}"
+
+
 @pytest.mark.parametrize("equal", [True, False, None])
 def test_openvino_on_a_processor_whose_integer_products_overflow_is_told(equal):
     report = old("export")

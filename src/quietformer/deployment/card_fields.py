@@ -22,18 +22,19 @@ PIPELINES = {
     "LMHeadModel": "text-generation",
 }
 """How the name of a model's class ends, and what the hub calls its task."""
+OPEN = ("", "~", "null", "Null", "NULL")
+"""What YAML writes where nothing is said."""
 
 
 def card_fields(model: ModelToShip, base_model: str) -> CardFields:
     """License and languages of the source's card, the task, and the base model where its hub id is known."""
     told = _front_matter(model.home)
-    languages = told.get("language") or []
     return CardFields(
         base_model=base_model or None,
-        license=_text(told.get("license")),
+        license=_one_or_several(told.get("license")),
         license_name=_text(told.get("license_name")),
         license_link=_text(told.get("license_link")),
-        language=[one for one in (languages if isinstance(languages, list) else [languages]) if isinstance(one, str)],
+        language=_texts(told.get("language")),
         pipeline_tag=_pipeline(model),
     )
 
@@ -55,11 +56,22 @@ def _front_matter(folder: Path | None) -> dict[str, Any]:
     _, mark, rest = path.read_text(encoding="utf-8", errors="replace").partition("---\n")
     head, end, _ = rest.partition("\n---")
     try:
-        told = yaml.safe_load(head) if mark and end else {}
+        # Everything is text: YAML 1.1 reads the language of Norway, `no`, as false.
+        told = yaml.load(head, Loader=yaml.BaseLoader) if mark and end else {}  # noqa: S506 - makes text, lists and mappings only
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 
 
+def _texts(value: object) -> list[str]:
+    """One text or a list of them, without what is left open."""
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one not in OPEN]
+
+
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return next(iter(_texts(value)), None) if isinstance(value, str) else None
+
+
+def _one_or_several(value: object) -> str | list[str] | None:
+    found = _texts(value)
+    return found[0] if len(found) == 1 else found or None

@@ -57,9 +57,18 @@ def write_compressed(calibrated: PreTrainedModel, folder: Path) -> JsonObject:
 
 
 def integer_layers(calibrated: PreTrainedModel, plain: PreTrainedModel) -> Pairs:
-    """Which linear layers are written as integers; `plain` is the model without quantizers and without our attention."""
+    """Which linear layers are written as integers: those of blocks, so neither heads nor poolers.
+
+    `plain` is the model without quantizers and without our attention.
+    """
     placed = quantizers(calibrated)
-    linear = {name for name, module in calibrated.named_modules() if isinstance(module, nn.Linear)}
+    # vLLM builds poolers and heads as plain layers, which read no integers: only what is repeated block by block is.
+    repeated = tuple(f"{name}." for name, module in calibrated.named_modules() if isinstance(module, nn.ModuleList))
+    linear = {
+        name
+        for name, module in calibrated.named_modules()
+        if isinstance(module, nn.Linear) and name.startswith(repeated)
+    }
     pairs = {
         name: (placed[f"{name}:weight"], placed[f"{name}:input"])
         for name in sorted(linear)
@@ -99,7 +108,7 @@ def describable(model: PreTrainedModel) -> QuantSpec:
 def _check(model: PreTrainedModel, pairs: Pairs, spec: QuantSpec) -> None:
     if not pairs:
         raise QuietformerError(
-            f"--for compressed-tensors: {type(model).__name__} has no linear layer that is quantized"
+            f"--for compressed-tensors: {type(model).__name__} has no block with a linear layer that is quantized"
         )
     for name, pair in pairs.items():
         for one in pair:

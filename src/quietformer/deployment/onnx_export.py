@@ -20,7 +20,7 @@ from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.folder_digests import digests_of
 from quietformer.deployment.latency import latency_rows
 from quietformer.deployment.onnx_checks import fp32_difference, same_everywhere
-from quietformer.deployment.processor import instruction_set, processor_name
+from quietformer.deployment.processor import adds_exactly, instruction_set, processor_name
 from quietformer.deployment.runtimes import checked, runtimes_for, size_of, timed_models, write_for_openvino
 from quietformer.deployment.seq2seq_model import graph_path, open_graph
 from quietformer.deployment.torch_program import check_exportable, output_name
@@ -106,6 +106,8 @@ def export_calibrated(
             traced.save_int8(draft, f"_{kind}", placed, signed_weights=kind == "int8")
         equal = _signed_equal(draft, batches, progress) if weight_type == "auto" else None
         chosen = weight_type if equal is None else "int8" if equal else "uint8"
+        if equal and adds_exactly():
+            equal = None  # nothing overflows here whatever the weights: that says nothing about other processors
         refused = None
         if "openvino" in asked:
             progress.step("writing OpenVINO IR")

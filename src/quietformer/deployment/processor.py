@@ -25,6 +25,20 @@ def instruction_set() -> str:
     return instructions_of(_cpuinfo("flags", "Features").split()) or torch.backends.cpu.get_cpu_capability()
 
 
+EXACT = ("AMX", "AVX-512 VNNI", "AVX-VNNI", "NEON")
+"""Instructions that add INT8 products in 32 bits, where nothing overflows."""
+
+
+def adds_exactly() -> bool:
+    """Whether signed weights cannot overflow here, so that trying them on this machine shows nothing about others."""
+    return adds_exactly_on(instruction_set())
+
+
+def adds_exactly_on(instructions: str | None) -> bool:
+    """The same of the processor that has these instructions."""
+    return (instructions or "").startswith(EXACT)
+
+
 def instructions_of(flags: list[str]) -> str:
     """The same from the flags of a processor; empty if none is known."""
     found = next((name for flag, name in INTEGER_PRODUCTS.items() if flag in flags), "")

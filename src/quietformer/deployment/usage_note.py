@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quietformer.deployment.cache_names import is_past
 from quietformer.deployment.generation_code import onnxruntime_loop, openvino_loop
+from quietformer.deployment.processor import adds_exactly_on
 from quietformer.results import numbers
 from quietformer.results.export import TITLES, Agreement, ExportDetails, RuntimeDetails
 
@@ -109,7 +110,9 @@ def caution(result: ExportDetails) -> str:
     """On which processors the weights are exact."""
     if result.weight_type == "uint8":
         return "Weights are unsigned with zero point 128, which is exact on every processor."
-    found = "on the texts it was checked with none did. " if result.signed_equal else ""
+    found = "whether they do was not checked. "
+    if result.signed_equal and not adds_exactly_on(result.instruction_set):
+        found = "on the data it was checked with none did. "
     return (
         "Weights are signed. On processors without VNNI, onnxruntime adds pairs of products in 16 bits, which can overflow; "
         f"{found}`quietformer export --weight-type uint8` is exact everywhere, and slower."

@@ -25,6 +25,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from quietformer.architectures.task import task_of
 from quietformer.config.recorded_changes import METHOD
 from quietformer.errors import QuietformerError, QuietformerWarning, in_one_line
 from quietformer.files import clear_leftovers, kind_of
@@ -80,7 +81,7 @@ def open_model(
         with silenced_transformers():
             config = AutoConfig.from_pretrained(source, **common)
             if not folder.is_dir():
-                fetch_sentence_files(source)
+                fetch_sentence_files(source, embeds=False)  # they say which class to open
             opened = whole_model(
                 _class_to_open(config, source),
                 source,
@@ -93,6 +94,8 @@ def open_model(
         raise
     except Exception as error:  # whatever a damaged folder makes transformers stumble over
         raise QuietformerError(_why(source, folder, error)) from error
+    if not folder.is_dir() and opened.main_input_name == "input_ids" and task_of(opened) == "embedding":
+        fetch_sentence_files(source, embeds=True)
     check_finite(opened)
     return opened
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
+import warnings
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub import _CACHED_NO_EXIST, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from torch import nn
 
-from quietformer.errors import CheckpointError
+from quietformer.errors import CheckpointError, QuietformerWarning, in_one_line
 from quietformer.files import read_json
-from quietformer.models.sentence_folder import LENGTHS, MODULES, PROMPTS, SentenceSettings, read_sentence_settings
+from quietformer.models.sentence_folder import (
+    LENGTHS,
+    MODULES,
+    PROMPTS,
+    SentenceSettings,
+    modules_of,
+    read_sentence_settings,
+)
+
+CARD = "README.md"
 
 
 def origin_of(model: nn.Module) -> Path | None:
@@ -34,14 +43,41 @@ def local_folder(name: str) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def fetch_sentence_files(hub_id: str) -> None:
-    """Pooling, length and prompts of a hub id, beside its model: transformers leaves them behind."""
-    with contextlib.suppress(Exception):  # most repositories have none, and errors of the hub share no base
-        listed = json.loads(Path(hf_hub_download(hub_id, MODULES)).read_text(encoding="utf-8"))
-        pools = [f"{module['path']}/config.json" for module in listed if module.get("path")]
-        for name in (*pools, PROMPTS, LENGTHS[0], "README.md"):
-            with contextlib.suppress(Exception):
-                hf_hub_download(hub_id, name)
+def fetch_sentence_files(hub_id: str, *, embeds: bool) -> None:
+    """Card, pooling, length and prompts of a hub id, beside its model: transformers leaves them behind.
+
+    For a model that makes embeddings of texts it is an error not to know how they are pooled.
+    """
+    try:
+        _fetched(hub_id, CARD)
+    except (OSError, LocalEntryNotFoundError) as error:
+        if not constants.HF_HUB_OFFLINE:
+            why = f"{hub_id}: its {CARD} cannot be fetched, so a card made of it lacks the license: {in_one_line(error, 120)}"
+            warnings.warn(why, QuietformerWarning, stacklevel=2)
+    try:
+        listed = _fetched(hub_id, MODULES)
+        if listed is not None:
+            places = [place for _, place in modules_of(listed.parent) if place]
+            for name in (*(f"{place}/config.json" for place in places), PROMPTS, LENGTHS[0]):
+                _fetched(hub_id, name)
+    except (OSError, LocalEntryNotFoundError) as error:
+        if embeds:
+            raise CheckpointError(
+                f"{hub_id}: its {MODULES} says how embeddings are pooled and cannot be fetched ({in_one_line(error, 120)}); "
+                f"try again online, or open a folder made by `hf download {hub_id} --local-dir FOLDER`"
+            ) from error
+
+
+def _fetched(hub_id: str, name: str) -> Path | None:
+    """A file in the cache; None if the repository has none of that name. An error of the network is an error."""
+    if try_to_load_from_cache(hub_id, name) is _CACHED_NO_EXIST:
+        return None  # known even without a network
+    try:
+        return Path(hf_hub_download(hub_id, name))
+    except LocalEntryNotFoundError:
+        raise
+    except EntryNotFoundError:
+        return None
 
 
 def sentence_folder_of(folder: Path) -> tuple[Path, SentenceSettings] | None:

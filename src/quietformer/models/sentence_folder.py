@@ -64,7 +64,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
     told = _object(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
     if told.get("model_type", "SentenceTransformer") != "SentenceTransformer":
         return None
-    modules = _modules(folder)
+    modules = modules_of(folder)
     kinds = [kind for kind, _ in modules]
     if kinds[0] != "Transformer":
         return None
@@ -101,7 +101,7 @@ def _prompts(path: Path, told: dict[str, Any]) -> tuple[dict[str, str], str | No
     return prompts, default
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
+def modules_of(folder: Path) -> list[tuple[str, str]]:
     """The kind and the subfolder of every module, in order; a module of another package keeps its whole name."""
     path = folder / MODULES
     listed = read_json(path, f"{path} is not there", CheckpointError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shlex
 
 import yaml
 
@@ -15,6 +16,8 @@ SOFTMAX = ("softmax", "softmax()")
 SIMILARITY = "sentence-similarity"
 INSTALL = {"python": "pip install ", "js": "npm install "}
 """How the package of a client is installed, by its language."""
+HUB_OPTIONS = ("--push", "--base-model", "--dataset")
+"""Options whose value is a hub id, which a path only looks like."""
 METRICS = {
     "perplexity": "the perplexity (lower is better)",
     "loss": "the loss (lower is better)",
@@ -30,9 +33,11 @@ METRICS = {
 
 
 def model_card(report: ExportReport) -> str:
-    """Markdown with a YAML head; a pure function of the report."""
+    """Markdown with a YAML head; a pure function of the report. Folders of this machine go by their last name."""
+    shown = report.model.model_copy(update={"name": _name(report)})
+    report = report.model_copy(update={"model": shown})
     made, names = report.export, {target.name for target in report.export.targets}
-    title = f"{_plain(report.model.name.rstrip('/').rpartition('/')[2] or report.model.class_name)} in INT8"
+    title = f"{_plain(_last(report.model.name) or report.model.class_name)} in INT8"
     parts = [f"---\n{_metadata(report, names)}---\n", f"# {title}\n", _what_it_is(report)]
     parts += [
         "## How to load it\n",
@@ -77,7 +82,7 @@ def _what_it_is(report: ExportReport) -> str:
     changed = "" if report.model.attention in SOFTMAX else f" Its attention is `{_line(report.model.attention)}`."
     given = f"`{made.output}` and `sentence_embedding`" if made.pooled else f"`{made.output}`"
     return (
-        f"`{_line(report.card.base_model or _last(report.model.name))}` ({made.model}), quantized by Quietformer: "
+        f"`{_line(report.model.name)}` ({made.model}), quantized by Quietformer: "
         f"{report.label}, {made.weights} weights and {made.activations} activations in INT8.{changed} "
         f"{numbers.megabytes(made.bytes.int8)} MB, {share} of fp32. The graph gives {given}.\n"
     )
@@ -88,9 +93,9 @@ def _measured_on(report: ExportReport) -> str:
     data, names = report.data, [name for name in report.fp32.names() if name in METRICS]
     source = data.evaluation_source or data.source
     what = f"{data.evaluation_sequences} {data.unit or 'sequences'}" if data.evaluation_sequences else "data"
-    where = f" of {_plain(source)}" if source else ""
+    where = f" of {_plain(_source(source))}" if source else ""
     columns = "; ".join(f"`{name}` is {METRICS[name]}" for name in names)
-    return f"Measured on {what}{where}. Of INT8, {columns}.\n"
+    return f"Measured on {what}{where}. For the INT8 model, {columns}.\n"
 
 
 def _client(target: ShippedTarget) -> str:
@@ -103,8 +108,7 @@ def _client(target: ShippedTarget) -> str:
 def _how_it_was_made(report: ExportReport) -> str:
     lines = ["## How it was made\n"]
     if report.command:
-        words = " ".join(map(_last, _line(report.command).split(" ")))  # folders have other places elsewhere
-        lines.append(f"```bash\n{words}\n```\n")
+        lines.append(f"```bash\n{_line(_command(report.command, report.card.base_model))}\n```\n")
     kept = [step for step in report.steps if step.kept and step.name != "start"]
     if kept:
         lines.append("A search without training kept these steps:\n")
@@ -115,9 +119,34 @@ def _how_it_was_made(report: ExportReport) -> str:
     return "\n".join([*lines, f"Versions: {versions}.\n"])
 
 
+def _name(report: ExportReport) -> str:
+    """The hub id if there is one, or the last name of a folder."""
+    return report.card.base_model or _last(report.model.name) or report.model.class_name
+
+
 def _last(path: str) -> str:
-    """`gte-small` for `/models/gte-small`; a name or a relative path as it is."""
-    return (path.rstrip("/").rpartition("/")[2] or path) if path.startswith("/") else path
+    """`gte-small` for `/models/gte-small`; empty for what has no name, such as `..`."""
+    found = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    return "" if found in (".", "..", "~") else found
+
+
+def _source(source: str) -> str:
+    """The hub id of a dataset as it is; of a path the last name."""
+    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) and not re.search(r"\.[A-Za-z]\w{0,5}$", source)
+    return source if is_hub_id or ("/" not in source and "\\" not in source) else _last(source) or "a folder"
+
+
+def _command(command: str, base_model: str | None) -> str:
+    """The command with names in the place of paths, which nobody else has."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # cut short by hand
+        return ""
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        known = word == base_model or before in HUB_OPTIONS
+        shown.append(word if known else _last(word) or word)
+    return shlex.join(shown)
 
 
 def _line(text: str | None) -> str:

@@ -132,7 +132,7 @@ class CardFields(Record):
     """What the card of a model says about where it comes from."""
 
     base_model: str | None = Field(default=None, description="the hub id of the model it was made from")
-    license: str | None = None
+    license: str | list[str] | None = None
     license_name: str | None = None
     license_link: str | None = None
     language: list[str] = Field(default_factory=list)
@@ -152,7 +152,10 @@ class ExportDetails(Record):
         description="largest difference of fp32 ONNX from torch, relative to the largest value"
     )
     runtimes: list[RuntimeDetails] = Field(description="the one that is looked at first comes first")
-    signed_equal: bool | None
+    signed_equal: bool | None = Field(
+        description="whether signed weights gave what unsigned ones did on a processor where they can overflow; None if that "
+        "was not tried, or the processor of the export cannot overflow"
+    )
     bytes: FileSizes
     latency: list[LatencyRow] = Field(default_factory=list)
     threads: int = 0
@@ -267,7 +270,7 @@ class ExportReport(SimulatedReport):
             [run.title, run.precision, *(_times(row.runs[place]) for row in timed), _factor(timed[-1], place)]
             for place, run in enumerate(timed[0].runs)
         ]
-        columns = ["runtime", "rest in", *(row.short for row in timed), "speed"]
+        columns = ["runtime", "rest in", *(row.short for row in timed), f"speed at {timed[-1].short}"]
         return [Table(title, columns, rows, frozenset({0, 1}))]
 
     def _baseline_tables(self) -> list[Table]:

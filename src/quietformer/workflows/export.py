@@ -92,6 +92,7 @@ def export(
         report.save(draft / REPORT)
         write_text(draft / CARD, model_card(report))
         written = [path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file()]
+        written.remove(REPORT)  # its paths are of this machine; the card has its tables
     if options.push:
         progress.step(f"pushing to {options.push}")
         push_folder(out, options.push, written, private=options.private)

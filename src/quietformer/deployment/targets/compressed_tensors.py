@@ -43,6 +43,6 @@ class CompressedTensorsTarget(TargetSpec):
 
     def note(self, shipment: Shipment) -> str:
         return (
-            "vLLM serves the same folder: `vllm serve FOLDER`. The products inside attention and the embeddings are in full "
-            "precision here."
+            "vLLM serves the same folder: `vllm serve FOLDER`. The products inside attention, the embeddings, the pooler and "
+            "the head are in full precision here."
         )
