@@ -246,7 +246,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
         "learning_rate must be > 0": (loud, out, *q, "--learning-rate", "0"),
         "no field": (loud, out, *q, "--set", "teacher.hiden=2"),
         "longer than": (loud, out, *QUICK, "--length", "4000", "--texts", text),
-        "hold_out": (loud, out, "--texts", text, "--sequences", "100000", "--steps", "2"),
+        "hold_out": (loud, out, "--texts", text, "--set", "data.hold_out=100000", "--steps", "2"),
     }.items():
         assert words in fails(run, "retrofit", *arguments), arguments
         assert not out.exists(), arguments
