@@ -119,8 +119,7 @@ def export_calibrated(
         written = checked(model, draft, asked[:1] if refused else asked, batches, output)
         plain = model if calibrated.original is None else _as_fp32(calibrated.original)
         if plain is not model and (options.timed or options.keep_fp32):
-            progress.step("writing fp32 ONNX of the original")
-            traced_graphs(plain, example, output).save_fp32(draft, FP32)
+            _replace_fp32(plain, draft, example, output, progress)
         if refused:
             written.append(RuntimeDetails(runtime="openvino", error=refused))
         details = ExportDetails(
@@ -139,6 +138,11 @@ def export_calibrated(
         )
         _finish(draft, model, processor, details, keep_fp32=options.keep_fp32)
     return details
+
+
+def _replace_fp32(original: PreTrainedModel, draft: Path, example: Batch, output: str, progress: Progress) -> None:
+    progress.step("writing fp32 ONNX of the original")
+    traced_graphs(original, example, output).save_fp32(draft, FP32)
 
 
 def _signed_equal(draft: Path, batches: list[Batch], progress: Progress) -> bool:
