@@ -265,7 +265,9 @@ def test_every_tensor_in_int8_is_trained_for_and_set_beside_no_training(tmp_path
     assert free.everywhere
     assert healed.everywhere
     better = healed if healed.metrics.cosine > free.metrics.cosine else free
-    assert better.metrics.cosine == pytest.approx(cosine_of(loud, out, options), abs=1e-4)
+    sizes = [found.facts.bytes.int8 for found in (free, healed)]
+    assert sizes[0] < sizes[1]  # gates
+    assert (out / "int8" / INTEGER).stat().st_size == better.facts.bytes.int8
     assert ("Training adds nothing" in report.sentence) == (better is free)
     assert "INT8 of every tensor has cosine" in report.sentence
     assert free.what in str(report)
