@@ -13,6 +13,7 @@ from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
+from quietformer.deployment.agreement_limits import left_that_agree
 from quietformer.deployment.baselines import OwnExport, compare_baselines
 from quietformer.deployment.client_folder import lay_out, plan_clients, stale_files
 from quietformer.deployment.onnx_export import export_onnx
@@ -62,6 +63,8 @@ def export(
     with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
         best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
         details = export_onnx(best, draft, data.evaluation, data.tokenizer, onnx, progress)
+        asked = options.runtime is not None or any(target.runtimes == ("openvino",) for target in clients.targets)
+        details = left_that_agree(details, draft, asked=asked)
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
@@ -128,6 +131,9 @@ def _check_measured(limits: dict[str, float], evaluation: Evaluation) -> None:
 def _check_quality(limits: dict[str, float], report: ExportReport) -> None:
     """Refuse a model that is worse than asked for in one of its runtimes, or that gives no number any more."""
     for runtime, metrics in report.real_by_runtime.items():
+        for name, reached in metrics.items():
+            if reached is None and report.fp32[name] is not None:
+                raise QualityError(f"INT8 in {TITLES[runtime]} gives no {name}, fp32 does; nothing was written", report)
         for name, limit in limits.items():
             reached = metrics[name]
             if reached is None or (reached > limit if better_of(name) == "lower" else reached < limit):
