@@ -114,6 +114,24 @@ def test_the_pooled_output_is_the_pooling_of_the_first_output(encoder):
         np.testing.assert_allclose(embedding, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
 
 
+def test_the_card_says_which_graph_is_pooled(encoder):
+    card = (encoder / "README.md").read_text()
+    assert "The ONNX graph gives `last_hidden_state` and `sentence_embedding`" in card
+    assert "second output" in details(encoder)["onnxruntime"]["note"]
+    if (encoder / "openvino").is_dir():
+        assert "the OpenVINO IR `last_hidden_state` alone." in card
+        assert "second output" not in details(encoder)["openvino"]["note"]
+
+
+def test_pooling_without_the_prompt_is_in_no_graph(tmp_path):
+    source = write_encoder(tmp_path / "source")
+    pooling = source / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(read(pooling) | {"include_prompt": False}))
+    with pytest.raises(QuietformerError, match="--pooled: this model pools without the tokens of its prompt"):
+        qf.export(source, tmp_path / "out", pooled=True, **small(source))
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_client_is_told_how_to_load_and_python_code_is_python(encoder, classifier):
     for folder in (encoder, classifier):
         for one in details(folder).values():
