@@ -15,6 +15,8 @@ TYPES = "sentence_transformers.models"
 
 def embedding_refusal(model: ModelToShip) -> str:
     """Why a client that embeds texts has no use for a model; empty if it has."""
+    if model.unknown_kind:
+        return f"modules.json describes a {model.unknown_kind}, which is not known here"
     if model.settings is None:
         return f"it makes embeddings of texts, and a {model.class_name} does not"
     if model.settings.other_modules:

@@ -206,6 +206,41 @@ def test_a_module_past_pooling_is_not_left_out_in_silence(tmp_path):
         exported.encode(OTHER)
 
 
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [("pylate.models.Transformer", None), ("custom_st.Transformer", None), (None, "MultiVectorEncoder")],
+)
+def test_what_modules_json_describes_and_is_not_known_is_not_mean_pooling(tmp_path, first, kind):
+    source = write_encoder(tmp_path / "source")
+    modules, told = (read(source / name) for name in ("modules.json", "config_sentence_transformers.json"))
+    modules[0]["type"] = first or modules[0]["type"]
+    (source / "modules.json").write_text(json.dumps(modules))
+    (source / "config_sentence_transformers.json").write_text(
+        json.dumps({**told, **({"model_type": kind} if kind else {})})
+    )
+    with pytest.raises(QuietformerError, match=f"--for fastembed: modules.json describes a {first or kind}"):
+        qf.export(source, tmp_path / "out", targets="fastembed", **small(source))
+    if kind is None:
+        return
+    qf.export(source, tmp_path / "out", runtime="onnxruntime", **small(source))
+    assert list(details(tmp_path / "out")) == ["onnxruntime", "optimum", "quietformer"]
+    assert not (tmp_path / "out" / "modules.json").exists()
+    exported = qf.OnnxModel(tmp_path / "out")
+    assert exported(OTHER[0]).shape[1] == 32
+    with pytest.raises(QuietformerError):
+        exported.encode(OTHER)
+
+
+def test_a_part_of_a_router_is_no_plain_encoder(tmp_path):
+    write_model(tmp_path / "router" / "query_0_Transformer")
+    router = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]
+    (tmp_path / "router" / "modules.json").write_text(json.dumps(router))
+    part = tmp_path / "router" / "query_0_Transformer"
+    assert model_to_ship(qf.open_model(part), part).unknown_kind == "Router"
+    (tmp_path / "router" / "modules.json").unlink()
+    assert model_to_ship(qf.open_model(part), part).settings.pooling == ("mean",)
+
+
 def test_every_kind_of_target_has_its_own_name():
     assert len(set(NAMES)) == len(NAMES)
     assert {"sentence-transformers", "transformers.js", "optimum", "openvino", "fastembed", "onnxruntime"} <= set(NAMES)
