@@ -15,7 +15,7 @@ from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
 from quietformer.deployment.agreement_limits import left_that_agree
 from quietformer.deployment.baselines import OwnExport, compare_baselines
-from quietformer.deployment.client_folder import lay_out, plan_clients, stale_files
+from quietformer.deployment.client_folder import ClientPlan, lay_out, plan_clients, stale_files
 from quietformer.deployment.onnx_export import export_onnx
 from quietformer.deployment.push import push_folder
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
@@ -63,8 +63,7 @@ def export(
     with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
         best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
         details = export_onnx(best, draft, data.evaluation, data.tokenizer, onnx, progress)
-        asked = options.runtime is not None or any(target.runtimes == ("openvino",) for target in clients.targets)
-        details = left_that_agree(details, draft, asked=asked)
+        details = left_that_agree(details, draft, asked=_asked_by_name(clients, options))
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
@@ -94,11 +93,15 @@ def export(
         report.save(draft / REPORT)
         write_text(draft / CARD, model_card(report))
         written = [path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file()]
-        written.remove(REPORT)  # its paths are of this machine; the card has its tables
-    if options.push:
+    if options.push:  # without the report, which has paths of this machine
         progress.step(f"pushing to {options.push}")
-        push_folder(out, options.push, written, private=options.private)
+        push_folder(out, options.push, [name for name in written if name != REPORT], private=options.private)
     return report
+
+
+def _asked_by_name(clients: ClientPlan, options: ExportOptions) -> bool:
+    """Whether runtimes, or a client that needs OpenVINO, were chosen rather than taken because they are installed."""
+    return options.runtime is not None or any(target.runtimes == ("openvino",) for target in clients.targets)
 
 
 def _check_fits(opened: OpenedModel, options: ExportOptions) -> None:
