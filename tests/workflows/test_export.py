@@ -40,9 +40,17 @@ def encoder(tmp_path_factory):
     return place
 
 
-def export(run, place, out, *options):
+SHIFT = 0.3
+"""Added to every value, whose standard deviation is 1, it leaves a cosine of about 0.96."""
+
+
+def export_arguments(place, out, *options):
     texts = ("--texts", place / "texts.txt", "--eval-texts", place / "other.txt")
-    return run("export", place / "model", out, *texts, *SMALL, *options)
+    return ("export", place / "model", out, *texts, *SMALL, *options)
+
+
+def export(run, place, out, *options):
+    return run(*export_arguments(place, out, *options))
 
 
 def test_quality_that_suffices_is_shipped_with_its_report(run, encoder, tmp_path):
@@ -130,8 +138,33 @@ def test_retrieval_needs_paragraphs(run, encoder, tmp_path):
 
 def test_every_runtime_must_have_the_quality(run, encoder, tmp_path, monkeypatch):
     right = OpenVinoModel.run
-    monkeypatch.setattr(OpenVinoModel, "run", lambda self, feeds: -right(self, feeds))
-    code, _, error = export(run, encoder, tmp_path / "int8", "--min-quality", "cosine=0.9")
+    monkeypatch.setattr(OpenVinoModel, "run", lambda self, feeds: right(self, feeds) + SHIFT)
+    code, _, error = export(run, encoder, tmp_path / "int8", "--min-quality", "cosine=0.98")
     assert code == 3
-    assert "real INT8 in OpenVINO reaches cosine -" in error
+    assert "real INT8 in OpenVINO reaches cosine 0.9" in error
+    assert "INT8 in OpenVINO has a mean cosine of 0.9" in error  # the warning
     assert not (tmp_path / "int8").exists()
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_a_runtime_that_gives_something_else_is_refused(run, encoder, tmp_path, monkeypatch, value):
+    right = OpenVinoModel.run
+    monkeypatch.setattr(OpenVinoModel, "run", lambda self, feeds: value * right(self, feeds))
+    line = fails(run, *export_arguments(encoder, tmp_path / "int8", "--for", "openvino"))
+    assert "INT8 in OpenVINO" in line
+    assert "nothing was written; export with --runtime onnxruntime" in line
+    assert not (tmp_path / "int8").exists()
+
+
+def test_a_second_runtime_that_gives_something_else_is_left_out(run, encoder, tmp_path, monkeypatch):
+    right = OpenVinoModel.run
+    monkeypatch.setattr(OpenVinoModel, "run", lambda self, feeds: -right(self, feeds))
+    code, out, error = export(run, encoder, tmp_path / "int8", "--timed")
+    assert code == 0, error
+    assert "to its simulation, and at least 0.9 is asked for; it is left out" in error
+    assert "real INT8, OpenVINO" not in out
+    assert not list((tmp_path / "int8").rglob("openvino_model.*"))
+    assert qf.OnnxModel(tmp_path / "int8").encode("A text.").shape == (32,)
+    report = qf.Report.read(tmp_path / "int8" / "report.json")
+    assert [one.error is None for one in report.export.runtimes] == [True, False]
+    assert "openvino" not in {run.runtime for row in report.export.latency for run in row.runs}

@@ -50,6 +50,10 @@ def plan_clients(model: PreTrainedModel, name: str, options: ExportOptions) -> C
     runtimes_for(model, runtime)
     if options.pooled and (why := embedding_refusal(found)):
         raise QuietformerError(f"--pooled: {why}")
+    if options.pooled and found.settings is not None and not found.settings.include_prompt:
+        raise QuietformerError(
+            "--pooled: this model pools without the tokens of its prompt, which a graph cannot tell from the text; leave it out"
+        )
     if options.pooled and runtime == "openvino":
         raise QuietformerError("--pooled: it changes the ONNX graph, and only OpenVINO is written; add --runtime both")
     is_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()

@@ -17,7 +17,7 @@ from quietformer.deployment.shipment import GENERATION, GRAPHS, LONGEST
 from quietformer.errors import CheckpointError, QuietformerError
 from quietformer.files import read_json
 from quietformer.models.check_folder import LARGEST
-from quietformer.models.sentence_folder import POOLING, SentenceSettings, read_sentence_settings
+from quietformer.models.sentence_folder import MODULES, POOLING, SentenceSettings, read_sentence_settings
 from quietformer.results.export import FOLDER_FORMAT, RuntimeName
 
 MOST_THREADS = 1024
@@ -134,7 +134,16 @@ def read_exported(folder: Path, runtime: RuntimeName | None, file: str | None) -
     graph = _graph(folder, runtime, file)
     check_whole(folder, graph, details.get("files", {}), f"{MADE} again")
     config = _object(folder / "config.json")
-    return ExportedFolder(folder, graph, runtime, config, read_sentence_settings(folder) or SentenceSettings())
+    return ExportedFolder(folder, graph, runtime, config, _settings(folder, details))
+
+
+def _settings(folder: Path, details: dict[str, Any]) -> SentenceSettings:
+    """How embeddings are made; without pooling where the export wrote no modules.json, as earlier releases never did."""
+    if (found := read_sentence_settings(folder)) is not None:
+        return found
+    files = details.get("files")
+    embeds = not details.get("targets") or not isinstance(files, dict) or MODULES in files
+    return SentenceSettings() if embeds else SentenceSettings(pooling=())
 
 
 def _runtime(folder: Path, file: str | None, listed: object) -> RuntimeName:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
 from quietformer.models.sentence_folder import FLAGS, LENGTHS, MODULES, POOLING, PROMPTS
+from quietformer.results.export import RuntimeName
 
 SENTENCE_FILES = (MODULES, "1_Pooling", PROMPTS, LENGTHS[0])
 TYPES = "sentence_transformers.models"
@@ -14,6 +15,8 @@ TYPES = "sentence_transformers.models"
 
 def embedding_refusal(model: ModelToShip) -> str:
     """Why a client that embeds texts has no use for a model; empty if it has."""
+    if model.unknown_kind:
+        return f"modules.json describes a {model.unknown_kind}, which is not known here"
     if model.settings is None:
         return f"it makes embeddings of texts, and a {model.class_name} does not"
     if model.settings.other_modules:
@@ -32,17 +35,20 @@ def unknown_pooling(model: ModelToShip, known: Mapping[str, str]) -> str:
     return f"it cannot pool by {' and '.join(modes)}; it knows {', '.join(known)}"
 
 
-def pooling_note(shipment: Shipment) -> str:
+def pooling_note(shipment: Shipment, runtime: RuntimeName = "onnxruntime") -> str:
     """How somebody who runs the graph by hand makes embeddings of its output; empty where it gives none."""
     if embedding_refusal(shipment.model):
         return ""
-    if shipment.details.pooled and shipment.has_onnx:
+    if shipment.details.pooled and runtime == "onnxruntime":
         return "The second output, `sentence_embedding`, is pooled and normalized as the model wants it."
     scaled = ", normalized to length 1" if shipment.settings.normalize else ""
-    return (
+    by_hand = (
         f"The output is one vector a token. The embedding of a text pools those whose mask is 1 by "
-        f"{' and '.join(shipment.settings.pooling)}{scaled}; `quietformer export --pooled` puts that into the graph."
+        f"{' and '.join(shipment.settings.pooling)}{scaled}"
     )
+    if runtime == "openvino" or not shipment.settings.include_prompt:
+        return f"{by_hand}."
+    return f"{by_hand}; `quietformer export --pooled` puts that into the graph."
 
 
 def write_sentence_files(shipment: Shipment) -> None:

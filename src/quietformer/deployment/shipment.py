@@ -20,7 +20,7 @@ from quietformer.deployment.seq2seq_model import DECODED, DECODER, ENCODER
 from quietformer.deployment.usage_note import INTEGER, PREPARING_FILES
 from quietformer.files import read_json, write_text
 from quietformer.models.folder_files import PROCESSOR_FILES
-from quietformer.models.origin import sentence_folder_of
+from quietformer.models.origin import sentence_folder_of, unknown_kind_of
 from quietformer.models.sentence_folder import SentenceSettings
 from quietformer.results.export import ExportDetails, RuntimeName
 
@@ -49,6 +49,8 @@ class ModelToShip:
     max_length: int | None
     """The longest text that it takes, in tokens."""
     hidden_size: int
+    unknown_kind: str = ""
+    """What its modules.json describes, if that is no sentence encoder that is understood here."""
     writes: bool = False
     """Whether it is an encoder-decoder, whose decoder writes of what the encoder reads or hears."""
 
@@ -131,6 +133,7 @@ FP32_GRAPHS = ("model_fp32.onnx", "onnx/model.onnx", f"{ENCODER}_fp32.onnx", f"o
 def model_to_ship(model: PreTrainedModel, origin: Path | None) -> ModelToShip:
     """What there is to know about a model before any work is done."""
     kind, task = KINDS.get(model.main_input_name, "text"), task_of(model)
+    unknown = "" if origin is None else unknown_kind_of(origin)
     home, settings = (None if origin is None else sentence_folder_of(origin)) or (origin, SentenceSettings())
     length = settings.max_seq_length or _longest(model, origin)
     return ModelToShip(
@@ -141,9 +144,10 @@ def model_to_ship(model: PreTrainedModel, origin: Path | None) -> ModelToShip:
         origin=origin,
         home=home,
         settings=dataclasses.replace(settings, max_seq_length=length)
-        if kind == "text" and task == "embedding"
+        if kind == "text" and task == "embedding" and not unknown
         else None,
         max_length=length if kind == "text" else None,
+        unknown_kind=unknown if kind == "text" and task == "embedding" else "",
         hidden_size=getattr(model.config, "hidden_size", None) or 0,
         writes=has_decoder(model),
     )

@@ -23,6 +23,8 @@ OPSET = 21
 """The first in which 16 bit integers can be quantized to."""
 
 OUTPUTS = ("logits", "last_hidden_state")
+PROJECTED = ("text_embeds", "image_embeds", "audio_embeds", "embeds")
+"""What CLIP and its kin give past their hidden states."""
 
 
 class WrappedModel(nn.Module):
@@ -50,6 +52,8 @@ class _OneOutput(WrappedModel):
 def check_exportable(model: PreTrainedModel) -> None:
     """Refuse what is not a transformers model, and encoder-decoders that do not write texts of texts or of sound."""
     check_model(model)
+    if type(model).__name__.endswith("WithProjection"):
+        raise _projects(model)
     if not has_decoder(model):
         return
     why = "it has no head that writes tokens" if not model.can_generate() else f"it takes {model.main_input_name}"
@@ -64,11 +68,21 @@ def output_name(model: PreTrainedModel, example: dict[str, Tensor]) -> str:
     """Which of the model's outputs is exported: its logits if it has a head, its hidden states if not."""
     with torch.no_grad():
         result = run(model, example)
+    if any(isinstance(getattr(result, name, None), Tensor) for name in PROJECTED):
+        raise _projects(model)
     for name in OUTPUTS:
         if isinstance(getattr(result, name, None), Tensor):
             return name
     raise QuietformerError(
         f"{type(model).__name__} gives neither logits nor hidden states, so there is nothing to export"
+    )
+
+
+def _projects(model: PreTrainedModel) -> QuietformerError:
+    name = type(model).__name__
+    return QuietformerError(
+        f"{name} cannot be exported: its embeddings are a projection of its hidden states, which is not written; export "
+        f"{name.removesuffix('WithProjection')} without it, and project what it gives by yourself"
     )
 
 

@@ -20,6 +20,7 @@ from quietformer.models.sentence_folder import (
     SentenceSettings,
     modules_of,
     read_sentence_settings,
+    unknown_kind,
 )
 
 CARD = "README.md"
@@ -87,6 +88,12 @@ def sentence_folder_of(folder: Path) -> tuple[Path, SentenceSettings] | None:
         if settings is not None and (place == folder or settings.transformer == folder.name):
             return place, settings
     return None
+
+
+def unknown_kind_of(folder: Path) -> str:
+    """What a modules.json in this folder, or above a folder without one, describes that is not understood; or empty."""
+    place = next((one for one in (folder, folder.absolute().parent) if (one / MODULES).is_file()), folder)
+    return unknown_kind(place)
 
 
 def transformer_folder(folder: Path) -> Path:

@@ -26,6 +26,9 @@ LENGTHS = tuple(
 )
 """Where the first module keeps its settings; folders of early versions name the file after the architecture."""
 
+KNOWN_KIND = "SentenceTransformer"
+"""The `model_type` that is understood, and meant where none is named."""
+
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -59,15 +62,11 @@ class SentenceSettings:
 
 def read_sentence_settings(folder: Path) -> SentenceSettings | None:
     """The settings of a sentence-transformers folder; None for any other folder, a cross-encoder's included."""
-    if not (folder / MODULES).is_file():
+    if not (folder / MODULES).is_file() or unknown_kind(folder):
         return None
     told = _object(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
-    if told.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        return None
     modules = modules_of(folder)
     kinds = [kind for kind, _ in modules]
-    if kinds[0] != "Transformer":
-        return None
     pooling = next((path for kind, path in modules if kind == "Pooling"), None)
     modes, include_prompt = ((), True) if pooling is None else _pooling(folder / pooling / "config.json")
     transformer = modules[0][1]
@@ -88,6 +87,21 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
         transformer=transformer,
         other_modules=tuple(kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")),
     )
+
+
+def unknown_kind(folder: Path) -> str:
+    """What modules.json describes that is no sentence encoder as it is understood here; empty if it is one, or is not there.
+
+    It is a model of several vectors a text, a router between two encoders, or code of the folder's own.
+    """
+    if not (folder / MODULES).is_file():
+        return ""
+    told = _object(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    kind = told.get("model_type", KNOWN_KIND)
+    if kind != KNOWN_KIND:
+        return str(kind)
+    first = modules_of(folder)[0][0]
+    return "" if first == "Transformer" else first
 
 
 def _prompts(path: Path, told: dict[str, Any]) -> tuple[dict[str, str], str | None]:

@@ -80,11 +80,15 @@ def _what_it_is(report: ExportReport) -> str:
     made = report.export
     share = numbers.percent(made.bytes.int8 / made.bytes.fp32, 0)
     changed = "" if report.model.attention in SOFTMAX else f" Its attention is `{_line(report.model.attention)}`."
-    given = f"`{made.output}` and `sentence_embedding`" if made.pooled else f"`{made.output}`"
+    given = f"The graph gives `{made.output}`."
+    if made.pooled:
+        also = any(one.runtime == "openvino" and one.error is None for one in made.runtimes)
+        given = f"The ONNX graph gives `{made.output}` and `sentence_embedding`"
+        given += f", the OpenVINO IR `{made.output}` alone." if also else "."
     return (
         f"`{_line(report.model.name)}` ({made.model}), quantized by Quietformer: "
         f"{report.label}, {made.weights} weights and {made.activations} activations in INT8.{changed} "
-        f"{numbers.megabytes(made.bytes.int8)} MB, {share} of fp32. The graph gives {given}.\n"
+        f"{numbers.megabytes(made.bytes.int8)} MB, {share} of fp32. {given}\n"
     )
 
 

@@ -86,6 +86,11 @@ class Agreement(Record):
     )
     equal: float = Field(description="share of output values that are equal to 1e-5 of the largest")
 
+    @property
+    def judged(self) -> float:
+        """Of what is used of the model: its embeddings, or else its tokens or logits."""
+        return self.cosine if self.embedding_cosine is None else self.embedding_cosine
+
 
 class ExportFacts(Record):
     """What an exported model takes, and how close it is to its simulation."""

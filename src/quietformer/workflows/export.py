@@ -13,8 +13,9 @@ from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
+from quietformer.deployment.agreement_limits import left_that_agree
 from quietformer.deployment.baselines import OwnExport, compare_baselines
-from quietformer.deployment.client_folder import lay_out, plan_clients, stale_files
+from quietformer.deployment.client_folder import ClientPlan, lay_out, plan_clients, stale_files
 from quietformer.deployment.onnx_export import Calibrated, export_calibrated
 from quietformer.deployment.push import push_folder
 from quietformer.deployment.runtimes import runtime_model, runtimes_asked
@@ -63,6 +64,7 @@ def export(
         best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
         both = Calibrated(best, None if changes_of(opened.model).quantized else opened.model)
         details = export_calibrated(both, draft, data.evaluation, data.tokenizer, onnx, progress)
+        details = left_that_agree(details, draft, asked=_asked_by_name(clients, options))
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
@@ -92,11 +94,15 @@ def export(
         report.save(draft / REPORT)
         write_text(draft / CARD, model_card(report))
         written = [path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file()]
-        written.remove(REPORT)  # its paths are of this machine; the card has its tables
-    if options.push:
+    if options.push:  # without the report, which has paths of this machine
         progress.step(f"pushing to {options.push}")
-        push_folder(out, options.push, written, private=options.private)
+        push_folder(out, options.push, [name for name in written if name != REPORT], private=options.private)
     return report
+
+
+def _asked_by_name(clients: ClientPlan, options: ExportOptions) -> bool:
+    """Whether runtimes, or a client that needs OpenVINO, were chosen rather than taken because they are installed."""
+    return options.runtime is not None or any(target.runtimes == ("openvino",) for target in clients.targets)
 
 
 def _check_fits(opened: OpenedModel, options: ExportOptions) -> None:
@@ -129,6 +135,9 @@ def _check_measured(limits: dict[str, float], evaluation: Evaluation) -> None:
 def _check_quality(limits: dict[str, float], report: ExportReport) -> None:
     """Refuse a model that is worse than asked for in one of its runtimes, or that gives no number any more."""
     for runtime, metrics in report.real_by_runtime.items():
+        for name, reached in metrics.items():
+            if reached is None and report.fp32[name] is not None:
+                raise QualityError(f"INT8 in {TITLES[runtime]} gives no {name}, fp32 does; nothing was written", report)
         for name, limit in limits.items():
             reached = metrics[name]
             if reached is None or (reached > limit if better_of(name) == "lower" else reached < limit):

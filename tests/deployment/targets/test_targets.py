@@ -114,6 +114,24 @@ def test_the_pooled_output_is_the_pooling_of_the_first_output(encoder):
         np.testing.assert_allclose(embedding, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
 
 
+def test_the_card_says_which_graph_is_pooled(encoder):
+    card = (encoder / "README.md").read_text()
+    assert "The ONNX graph gives `last_hidden_state` and `sentence_embedding`" in card
+    assert "second output" in details(encoder)["onnxruntime"]["note"]
+    if (encoder / "openvino").is_dir():
+        assert "the OpenVINO IR `last_hidden_state` alone." in card
+        assert "second output" not in details(encoder)["openvino"]["note"]
+
+
+def test_pooling_without_the_prompt_is_in_no_graph(tmp_path):
+    source = write_encoder(tmp_path / "source")
+    pooling = source / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(read(pooling) | {"include_prompt": False}))
+    with pytest.raises(QuietformerError, match="--pooled: this model pools without the tokens of its prompt"):
+        qf.export(source, tmp_path / "out", pooled=True, **small(source))
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_client_is_told_how_to_load_and_python_code_is_python(encoder, classifier):
     for folder in (encoder, classifier):
         for one in details(folder).values():
@@ -186,6 +204,41 @@ def test_a_module_past_pooling_is_not_left_out_in_silence(tmp_path):
     assert exported(OTHER[0]).shape[1] == 32
     with pytest.raises(QuietformerError, match=r"the Dense module of .* is not run here"):
         exported.encode(OTHER)
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [("pylate.models.Transformer", None), ("custom_st.Transformer", None), (None, "MultiVectorEncoder")],
+)
+def test_what_modules_json_describes_and_is_not_known_is_not_mean_pooling(tmp_path, first, kind):
+    source = write_encoder(tmp_path / "source")
+    modules, told = (read(source / name) for name in ("modules.json", "config_sentence_transformers.json"))
+    modules[0]["type"] = first or modules[0]["type"]
+    (source / "modules.json").write_text(json.dumps(modules))
+    (source / "config_sentence_transformers.json").write_text(
+        json.dumps({**told, **({"model_type": kind} if kind else {})})
+    )
+    with pytest.raises(QuietformerError, match=f"--for fastembed: modules.json describes a {first or kind}"):
+        qf.export(source, tmp_path / "out", targets="fastembed", **small(source))
+    if kind is None:
+        return
+    qf.export(source, tmp_path / "out", runtime="onnxruntime", **small(source))
+    assert list(details(tmp_path / "out")) == ["onnxruntime", "optimum", "quietformer"]
+    assert not (tmp_path / "out" / "modules.json").exists()
+    exported = qf.OnnxModel(tmp_path / "out")
+    assert exported(OTHER[0]).shape[1] == 32
+    with pytest.raises(QuietformerError):
+        exported.encode(OTHER)
+
+
+def test_a_part_of_a_router_is_no_plain_encoder(tmp_path):
+    write_model(tmp_path / "router" / "query_0_Transformer")
+    router = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]
+    (tmp_path / "router" / "modules.json").write_text(json.dumps(router))
+    part = tmp_path / "router" / "query_0_Transformer"
+    assert model_to_ship(qf.open_model(part), part).unknown_kind == "Router"
+    (tmp_path / "router" / "modules.json").unlink()
+    assert model_to_ship(qf.open_model(part), part).settings.pooling == ("mean",)
 
 
 def test_every_kind_of_target_has_its_own_name():

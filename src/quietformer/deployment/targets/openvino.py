@@ -25,4 +25,5 @@ class OpenVinoTarget(TargetSpec):
         return openvino_code("FOLDER", OPENVINO_FILE, shipment.inputs, has_processor=shipment.has_processor)
 
     def note(self, shipment: Shipment) -> str:
-        return f"{pooling_note(shipment)}\n\n{PRECISION}".strip()
+        pooling = pooling_note(shipment, "openvino")
+        return f"{pooling}\n\n{PRECISION}".strip()
