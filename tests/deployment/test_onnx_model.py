@@ -116,9 +116,22 @@ def test_sentence_transformers_encodes_with_it_as_with_the_original(sentence_enc
     assert ours.max_seq_length == original.max_seq_length
 
 
-def test_it_can_be_sent_to_another_process(fp32):
-    again = pickle.loads(pickle.dumps(fp32))
-    np.testing.assert_array_equal(again.encode(OTHER), fp32.encode(OTHER))
+class Other(qf.OnnxModel):
+    """With arguments of its own."""
+
+    def __init__(self, name, folder):
+        super().__init__(folder, file=FP32)
+        self.name = name
+
+
+def test_it_can_be_sent_to_another_process(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    model = Other("mine", folder.name)
+    model.max_seq_length = 6
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(pickle.dumps(model.eval()))
+    assert (type(again), again.name, again.max_seq_length, again.training) == (Other, "mine", 6, False)
+    np.testing.assert_array_equal(again.encode(OTHER), model.encode(OTHER))
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

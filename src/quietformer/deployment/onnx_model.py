@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -26,6 +25,9 @@ from quietformer.results.export import RuntimeName
 
 Texts = str | Sequence[str]
 
+_Place = tuple[Path, RuntimeName | None, str | None, int | None]
+"""Folder, runtime, file and threads."""
+
 
 class OnnxModel(nn.Module):
     """An exported folder in ONNX Runtime, or in OpenVINO with `runtime="openvino"` or where it has nothing else.
@@ -45,15 +47,24 @@ class OnnxModel(nn.Module):
         threads: int | None = None,
     ) -> None:
         super().__init__()
-        self.exported: ExportedFolder = read_exported(Path(folder), runtime, file)
-        self.session: RuntimeModel = self.exported.open(threads)
+        # Files are read later too, when the working directory may be another.
+        self._place: _Place = (Path(folder).absolute(), runtime, file, threads)
+        self._open()
         self.max_seq_length = self.exported.max_length
-        self._again: Callable[[], OnnxModel] = functools.partial(
-            OnnxModel, folder, runtime=runtime, file=file, threads=threads
-        )
 
-    def __reduce__(self) -> tuple[Callable[[], OnnxModel], tuple[()]]:
-        return self._again, ()  # a session cannot be pickled, its folder can be opened again
+    def _open(self) -> None:
+        folder, runtime, file, threads = self._place
+        self.exported: ExportedFolder = read_exported(folder, runtime, file)
+        self.session: RuntimeModel = self.exported.open(threads)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open: in another process it is opened again."""
+        opened = ("exported", "session")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._open()
 
     @property
     def tokenizer(self) -> Any:
