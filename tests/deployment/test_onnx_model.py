@@ -271,6 +271,19 @@ def test_tokens_of_another_model_are_one_line(folder):
         qf.OnnxModel(folder)(strange)
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_arrays_are_taken_in_any_width_and_not_as_another_kind(folder, runtime):
+    model = qf.OnnxModel(folder, runtime=runtime)
+    tokens = dict(model.tokenizer(OTHER[:2], padding=True, return_tensors="np"))
+    wanted = model(tokens)
+    for kind in (np.int32, np.int16, np.int64):
+        narrow = {name: array.astype(kind) for name, array in tokens.items()}
+        narrow["attention_mask"] = narrow["attention_mask"].astype(bool)
+        torch.testing.assert_close(model(narrow)["last_hidden_state"], wanted["last_hidden_state"])
+    with pytest.raises(QuietformerError, match=r"^input_ids must be int64, got float32; pass an array of int64$"):
+        model(input_ids=tokens["input_ids"].astype(np.float32))
+
+
 def test_a_folder_that_is_none_and_texts_that_are_none(fp32, tmp_path):
     with pytest.raises(QuietformerError, match="is not a folder"):
         qf.OnnxModel(tmp_path / "none")
