@@ -91,7 +91,7 @@ class OnnxModel(nn.Module):
         self, texts: Texts, *, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32
     ) -> np.ndarray[Any, Any]:
         """Sentence embeddings (N, D), or (D,) of a single text; texts of similar length share a batch."""
-        self._check_embeds()
+        self.check_embeds()
         one = isinstance(texts, str)
         prompt = self._prompt(prompt_name) if prompt is None else prompt
         given = _checked([texts] if one else texts)
@@ -240,7 +240,8 @@ class OnnxModel(nn.Module):
             raise QuietformerError(f"there is no prompt {name!r}; the folder has {', '.join(prompts) or 'none'}")
         return None if name is None else prompts[name]
 
-    def _check_embeds(self) -> None:
+    def check_embeds(self) -> None:
+        """One line for a model that makes no embeddings."""
         if self.settings.other_modules:
             raise QuietformerError(
                 f"the {self.settings.other_modules[0]} module of {self.exported.folder} is not run here, so these would not be "

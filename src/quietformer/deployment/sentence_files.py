@@ -68,4 +68,4 @@ def write_sentence_files(shipment: Shipment) -> None:
         folder / LENGTHS[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.do_lower_case}
     )
     prompts = {"prompts": dict(settings.prompts), "default_prompt_name": settings.default_prompt_name}
-    write_json(folder / PROMPTS, {**prompts, "similarity_fn_name": "cosine"})
+    write_json(folder / PROMPTS, {**prompts, "similarity_fn_name": settings.similarity})

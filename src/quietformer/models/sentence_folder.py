@@ -27,6 +27,7 @@ LENGTHS = tuple(
 """Where the first module keeps its settings; folders of early versions name the file after the architecture."""
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -49,6 +50,8 @@ class SentenceSettings:
     do_lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    similarity: Similarity | None = None
+    """How embeddings are compared; None leaves it to sentence-transformers, which takes the cosine."""
     include_prompt: bool = True
     """Whether the tokens of a prompt are pooled too."""
     transformer: str = ""
@@ -84,6 +87,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
         do_lower_case=_typed(lengths, first, "do_lower_case", bool, False),
         prompts=prompts,
         default_prompt_name=default,
+        similarity=_similarity(folder / PROMPTS, told),
         include_prompt=include_prompt,
         transformer=transformer,
         other_modules=tuple(kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")),
@@ -99,6 +103,12 @@ def _prompts(path: Path, told: dict[str, Any]) -> tuple[dict[str, str], str | No
     if default is not None and default not in prompts:
         raise CheckpointError(f"{path}: default_prompt_name {default!r} is no prompt of it{nearest(default, prompts)}")
     return prompts, default
+
+
+def _similarity(path: Path, told: dict[str, Any]) -> Similarity | None:
+    """As sentence-transformers, which leaves names aside that it does not know."""
+    named = _typed(path, told, "similarity_fn_name", str, None)
+    return next((one for one in get_args(Similarity) if one == named), None)
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
