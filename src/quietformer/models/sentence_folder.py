@@ -160,19 +160,25 @@ def _typed(path: Path, told: dict[str, Any], name: str, kind: type, default: Any
     return value
 
 
-def sentence_embedding(states_BTD: Tensor, mask_BT: Tensor, settings: SentenceSettings) -> Tensor:
-    """One embedding a sequence, pooled and normalized as the settings say; padding counts for nothing."""
-    pooled = torch.cat([pooled_by(mode, states_BTD, mask_BT) for mode in settings.pooling], dim=-1)
+def sentence_embedding(states_BTD: Tensor, mask_BT: Tensor, settings: SentenceSettings, skipped: int = 0) -> Tensor:
+    """One embedding a sequence, pooled and normalized as the settings say; padding counts for nothing.
+
+    So many tokens at the beginning are `skipped`: those of a prompt that is not to be pooled.
+    """
+    pooled = torch.cat([pooled_by(mode, states_BTD, mask_BT, skipped) for mode in settings.pooling], dim=-1)
     return functional.normalize(pooled, dim=-1) if settings.normalize else pooled
 
 
-def pooled_by(mode: PoolingMode, states_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+def pooled_by(mode: PoolingMode, states_BTD: Tensor, mask_BT: Tensor, skipped: int = 0) -> Tensor:
     """One vector a sequence; the mask says which tokens are of text, with padding on either side."""
     real_BT = mask_BT.to(states_BTD.device).bool()
+    places_BT = real_BT.long().cumsum(1)  # from 1, prompt included
+    if skipped:
+        real_BT = real_BT & (places_BT > skipped)
     tokens_BT = real_BT.long()
     if mode in ("cls", "lasttoken"):
         # The first token of text, or the last; of a row without any the first.
-        place_B = tokens_BT.argmax(1) if mode == "cls" else (tokens_BT.cumsum(1) * tokens_BT).argmax(1)
+        place_B = tokens_BT.argmax(1) if mode == "cls" else (places_BT * tokens_BT).argmax(1)
         return states_BTD.gather(1, place_B[:, None, None].expand(-1, 1, states_BTD.shape[-1])).squeeze(1)
     if mode == "max":
         return states_BTD.masked_fill(~real_BT[..., None], float("-inf")).amax(1)
@@ -180,7 +186,7 @@ def pooled_by(mode: PoolingMode, states_BTD: Tensor, mask_BT: Tensor) -> Tensor:
     states_BTD = states_BTD.masked_fill(~real_BT[..., None], 0.0)
     weights_BT = tokens_BT.to(states_BTD.dtype)
     if mode == "weightedmean":
-        weights_BT = (tokens_BT.cumsum(1) * tokens_BT).to(states_BTD.dtype)
+        weights_BT = (places_BT * tokens_BT).to(states_BTD.dtype)
     total_B1 = weights_BT.sum(1, keepdim=True).clamp(min=1e-9)
     if mode == "mean_sqrt_len_tokens":
         total_B1 = total_B1.sqrt()
