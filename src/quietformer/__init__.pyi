@@ -42,6 +42,7 @@ from quietformer.attention.normalizers.sparsemax import Sparsemax as Sparsemax
 from quietformer.config.attention import AttentionSpec as AttentionSpec
 from quietformer.config.options.export import OnnxOptions as OnnxOptions
 from quietformer.config.quantization import QuantSpec as QuantSpec
+from quietformer.deployment.as_sentence_transformer import sentence_transformer as sentence_transformer
 from quietformer.deployment.onnx_export import export_onnx as export_onnx
 from quietformer.deployment.onnx_model import OnnxModel as OnnxModel
 from quietformer.errors import QualityError as QualityError

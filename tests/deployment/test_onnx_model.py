@@ -116,9 +116,22 @@ def test_sentence_transformers_encodes_with_it_as_with_the_original(sentence_enc
     assert ours.max_seq_length == original.max_seq_length
 
 
-def test_it_can_be_sent_to_another_process(fp32):
-    again = pickle.loads(pickle.dumps(fp32))
-    np.testing.assert_array_equal(again.encode(OTHER), fp32.encode(OTHER))
+class Other(qf.OnnxModel):
+    """With arguments of its own."""
+
+    def __init__(self, name, folder):
+        super().__init__(folder, file=FP32)
+        self.name = name
+
+
+def test_it_can_be_sent_to_another_process(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    model = Other("mine", folder.name)
+    model.max_seq_length = 6
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(pickle.dumps(model.eval()))
+    assert (type(again), again.name, again.max_seq_length, again.training) == (Other, "mine", 6, False)
+    np.testing.assert_array_equal(again.encode(OTHER), model.encode(OTHER))
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
@@ -258,6 +271,19 @@ def test_tokens_of_another_model_are_one_line(folder):
     strange = {name: np.full((1, 4), 10**6) for name in ("input_ids", "attention_mask")}
     with pytest.raises(QuietformerError, match=r"the graph cannot run input_ids \[1, 4\].*; its longest text"):
         qf.OnnxModel(folder)(strange)
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_arrays_are_taken_in_any_width_and_not_as_another_kind(folder, runtime):
+    model = qf.OnnxModel(folder, runtime=runtime)
+    tokens = dict(model.tokenizer(OTHER[:2], padding=True, return_tensors="np"))
+    wanted = model(tokens)
+    for kind in (np.int32, np.int16, np.int64):
+        narrow = {name: array.astype(kind) for name, array in tokens.items()}
+        narrow["attention_mask"] = narrow["attention_mask"].astype(bool)
+        torch.testing.assert_close(model(narrow)["last_hidden_state"], wanted["last_hidden_state"])
+    with pytest.raises(QuietformerError, match=r"^input_ids must be int64, got float32; pass an array of int64$"):
+        model(input_ids=tokens["input_ids"].astype(np.float32))
 
 
 def test_a_folder_that_is_none_and_texts_that_are_none(fp32, tmp_path):

@@ -44,6 +44,8 @@ def _pipeline(model: ModelToShip) -> str | None:
         return "sentence-similarity"
     if model.writes:
         return "automatic-speech-recognition" if model.kind == "audio" else "text2text-generation"
+    if model.gives_one_score:
+        return "text-ranking"
     found = next((task for ending, task in PIPELINES.items() if model.class_name.endswith(ending)), None)
     return "image-feature-extraction" if found is None and model.kind == "images" else found
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,17 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from quietformer.config.options.generate import GenerationFields, GenerationOptions
-from quietformer.deployment.exported_folder import ExportedFolder, read_exported
+from quietformer.deployment.exported_folder import MADE, ExportedFolder, read_exported
 from quietformer.deployment.media_inputs import is_single, media_batches
 from quietformer.deployment.runtime_model import RuntimeModel
 from quietformer.deployment.seq2seq_generation import written_texts
 from quietformer.deployment.seq2seq_model import Seq2SeqModel
 from quietformer.deployment.text_generation import continued_texts
+from quietformer.deployment.text_inputs import Pair, TextInputs, checked_pairs, checked_texts
 from quietformer.errors import QuietformerError
 from quietformer.models.sentence_folder import SentenceSettings, sentence_embedding
 from quietformer.results.export import RuntimeName
 
 Texts = str | Sequence[str]
+
+_Place = tuple[Path, RuntimeName | None, str | None, int | None]
+"""Folder, runtime, file and threads."""
 
 
 class OnnxModel(nn.Module):
@@ -45,19 +49,37 @@ class OnnxModel(nn.Module):
         threads: int | None = None,
     ) -> None:
         super().__init__()
-        self.exported: ExportedFolder = read_exported(Path(folder), runtime, file)
-        self.session: RuntimeModel = self.exported.open(threads)
+        # Files are read later too, when the working directory may be another.
+        self._place: _Place = (Path(folder).absolute(), runtime, file, threads)
+        self._open()
         self.max_seq_length = self.exported.max_length
-        self._again: Callable[[], OnnxModel] = functools.partial(
-            OnnxModel, folder, runtime=runtime, file=file, threads=threads
-        )
 
-    def __reduce__(self) -> tuple[Callable[[], OnnxModel], tuple[()]]:
-        return self._again, ()  # a session cannot be pickled, its folder can be opened again
+    def _open(self) -> None:
+        folder, runtime, file, threads = self._place
+        self.exported: ExportedFolder = read_exported(folder, runtime, file)
+        self.session: RuntimeModel = self.exported.open(threads)
+        self._lock = threading.Lock()
+        self._texts: TextInputs | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open: in another process it is opened again."""
+        opened = ("exported", "session", "_lock", "_texts")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._open()
 
     @property
     def tokenizer(self) -> Any:
         return self.exported.tokenizer
+
+    @property
+    def _text_inputs(self) -> TextInputs:
+        with self._lock:  # one for all threads
+            if self._texts is None:
+                self._texts = TextInputs(self.tokenizer, self.settings)
+            return self._texts
 
     @property
     def settings(self) -> SentenceSettings:
@@ -80,12 +102,12 @@ class OnnxModel(nn.Module):
         self, texts: Texts, *, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32
     ) -> np.ndarray[Any, Any]:
         """Sentence embeddings (N, D), or (D,) of a single text; texts of similar length share a batch."""
-        self._check_embeds()
+        self.check_embeds()
         one = isinstance(texts, str)
         prompt = self._prompt(prompt_name) if prompt is None else prompt
-        given = _checked([texts] if one else texts)
+        given = checked_texts([texts] if one else texts)
         found: list[Tensor | None] = [None] * len(given)
-        for places, batch in self._batches(given, batch_size, prompt):
+        for places, batch in self._text_inputs.batches(given, batch_size, prompt, self.max_seq_length):
             for place, row in zip(places, self.forward(batch)["sentence_embedding"], strict=True):
                 found[place] = row
         rows = [row.numpy() for row in found if row is not None]
@@ -94,6 +116,7 @@ class OnnxModel(nn.Module):
     def __call__(self, given: Any = None, /, *, batch_size: int = 32, **arrays: Any) -> Any:
         """Logits (N, labels), or token outputs, of texts, images or recordings; of a single one without the N.
 
+        In a list of texts each may be a pair, a tuple of two texts, as rerankers and models of entailment take them.
         Images are paths, PIL images or pixels, recordings .wav files or samples. Features by name give the same dictionary more.
         """
         if isinstance(given, Mapping):
@@ -121,8 +144,21 @@ class OnnxModel(nn.Module):
 
     def _prepared(self, given: list[Any], batch_size: int) -> Iterator[tuple[list[int], Mapping[str, Tensor]]]:
         if "input_ids" in self.session.inputs:
-            return self._batches(_checked(given), batch_size, None)
+            return self._text_batches(checked_pairs(given), batch_size)
         return media_batches(self.exported, self.session.shapes, given, batch_size)
+
+    def _text_batches(
+        self, given: list[str] | list[Pair], batch_size: int
+    ) -> Iterator[tuple[list[int], Mapping[str, Tensor]]]:
+        for places, batch in self._text_inputs.batches(given, batch_size, None, self.max_seq_length):
+            types = batch.get("token_type_ids")
+            pairs = not isinstance(given[places[0]], str)
+            if pairs and types is not None and bool(types.any()) and "token_type_ids" not in self.session.inputs:
+                raise QuietformerError(
+                    f"the graph of {self.exported.folder} takes no token_type_ids, so it cannot tell the texts of a pair apart; "
+                    f"{MADE} again, with the model's own tokenizer"
+                )
+            yield places, batch
 
     def generate(self, given: Any, /, **options: Unpack[GenerationFields]) -> Any:
         """What the model writes after a text, or of a text or recording; one or several: greedy, or with `do_sample`.
@@ -140,7 +176,7 @@ class OnnxModel(nn.Module):
         if isinstance(self.session, Seq2SeqModel):
             found = written_texts(self.exported, self.session, several, chosen)
         else:
-            found = continued_texts(self.exported, self.session, _checked(several), chosen)
+            found = continued_texts(self.exported, self.session, checked_texts(several), chosen)
         return found[0] if single else found
 
     def forward(self, features: Mapping[str, Any], **_: Any) -> dict[str, Any]:
@@ -158,19 +194,17 @@ class OnnxModel(nn.Module):
         found: dict[str, Any] = {**features, **self.session(batch)}
         if self.embeds and "attention_mask" in batch:
             states, mask = found[self.session.output], batch["attention_mask"]
-            if not self.settings.include_prompt and (count := features.get("prompt_length")):
-                mask = _without_prompt(mask, int(torch.as_tensor(count).flatten()[0]))
+            # sentence-transformers passes it whether it matters or not
+            prompt = 0 if self.settings.include_prompt else features.get("prompt_length", 0)
+            skipped = int(torch.as_tensor(prompt).flatten()[0])
             found["token_embeddings"] = states
-            found["sentence_embedding"] = sentence_embedding(states, mask, self.settings)
+            found["sentence_embedding"] = sentence_embedding(states, mask, self.settings, skipped)
         return found
 
     # ---- what sentence-transformers asks of its first module
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Any]:
         """Texts as tensors that `forward` takes."""
-        batch: dict[str, Any] = dict(self._padded(self._tokens(_checked(inputs), prompt)))
-        if prompt and not self.settings.include_prompt:
-            batch["prompt_length"] = self._prompt_tokens(prompt)
-        return batch
+        return dict(self._text_inputs.batch(checked_texts(inputs), prompt, self.max_seq_length))
 
     tokenize = preprocess
 
@@ -189,47 +223,14 @@ class OnnxModel(nn.Module):
         """What sentence-transformers calls for a folder it saved."""
         return cls(Path(model_name_or_path) / subfolder)
 
-    # ---- tokens
-    def _batches(
-        self, texts: list[str], size: int, prompt: str | None
-    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-        """The places of texts and their padded batch, the longest first."""
-        if size < 1:
-            raise QuietformerError(f"batch_size must be at least 1, got {size}")
-        if not texts:
-            return
-        tokens = self._tokens(texts, prompt)
-        lengths = [len(row) for row in tokens["input_ids"]]
-        order = sorted(range(len(texts)), key=lambda place: -lengths[place])
-        for begin in range(0, len(order), size):
-            places = order[begin : begin + size]
-            batch = self._padded({name: [rows[place] for place in places] for name, rows in tokens.items()})
-            if prompt and not self.settings.include_prompt:
-                batch["prompt_length"] = torch.tensor(self._prompt_tokens(prompt))
-            yield places, batch
-
-    def _tokens(self, texts: list[str], prompt: str | None) -> dict[str, list[list[int]]]:
-        if self.settings.do_lower_case:
-            texts = [text.lower() for text in texts]
-        given = [f"{prompt}{text}" for text in texts] if prompt else texts
-        found = self.tokenizer(given, truncation=self.max_seq_length is not None, max_length=self.max_seq_length)
-        return {name: found[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in found}
-
-    def _padded(self, tokens: dict[str, list[list[int]]]) -> dict[str, Tensor]:
-        return dict(self.tokenizer.pad(tokens, padding=True, return_tensors="pt"))
-
-    def _prompt_tokens(self, prompt: str) -> int:
-        """How many tokens a prompt is, without the one that ends a text."""
-        tokens = self._tokens([prompt], None)["input_ids"][0]
-        return len(tokens) - (tokens[-1] in (self.tokenizer.sep_token_id, self.tokenizer.eos_token_id))
-
     def _prompt(self, name: str | None) -> str | None:
         prompts, name = self.settings.prompts, name or self.settings.default_prompt_name
         if name is not None and name not in prompts:
             raise QuietformerError(f"there is no prompt {name!r}; the folder has {', '.join(prompts) or 'none'}")
         return None if name is None else prompts[name]
 
-    def _check_embeds(self) -> None:
+    def check_embeds(self) -> None:
+        """One line for a model that makes no embeddings."""
         if self.settings.other_modules:
             raise QuietformerError(
                 f"the {self.settings.other_modules[0]} module of {self.exported.folder} is not run here, so these would not be "
@@ -239,15 +240,3 @@ class OnnxModel(nn.Module):
             raise QuietformerError(
                 f"{self.exported.folder} gives {self.session.output}, not embeddings of texts; call the model instead of encode"
             )
-
-
-def _checked(texts: Sequence[Any]) -> list[str]:
-    found = list(texts)
-    if wrong := next((text for text in found if not isinstance(text, str)), None):
-        raise QuietformerError(f"texts are a text or a list of texts, got {type(wrong).__name__} in the list")
-    return found
-
-
-def _without_prompt(mask_BT: Tensor, count: int) -> Tensor:
-    """The mask without so many tokens at the beginning of each text."""
-    return mask_BT * (mask_BT.cumsum(1) > count)

@@ -11,6 +11,12 @@ from quietformer.deployment.cache_names import ENCODER_PART, PAST_PREFIX, PRESEN
 from quietformer.deployment.runtime_model import Array, Feeds, RuntimeModel, Steps
 from quietformer.errors import QuietformerError, in_one_line
 
+TYPES: dict[str, type[np.generic]] = {
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(float16)": np.float16,
+    "tensor(double)": np.float64, "tensor(bool)": np.bool_,
+}  # fmt: skip
+"""What the runtime calls the types of inputs."""
+
 
 class OnnxModel(RuntimeModel):
     """Takes a batch of tensors and gives the output by its name; without `optimized` node by node as the file is written."""
@@ -33,6 +39,7 @@ class OnnxModel(RuntimeModel):
             value.name: [size if isinstance(size, int) else None for size in value.shape]
             for value in self.session.get_inputs()
         }
+        self.types = {value.name: TYPES[value.type] for value in self.session.get_inputs() if value.type in TYPES}
         self.optional_inputs = tuple(value.name for value in self.session.get_overridable_initializers())
         self.output = self.session.get_outputs()[0].name
 

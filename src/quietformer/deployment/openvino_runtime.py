@@ -100,6 +100,7 @@ class OpenVinoModel(RuntimeModel):
             value.any_name: [size.get_length() if size.is_static else None for size in value.partial_shape]
             for value in compiled.inputs
         }
+        self.types = {value.any_name: value.get_element_type().to_dtype().type for value in compiled.inputs}
         self.output = compiled.outputs[0].any_name
         self.precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
 

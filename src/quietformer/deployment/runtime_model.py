@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,10 @@ from quietformer.errors import QuietformerError, in_one_line
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
+
+SIZES = "its longest text may be shorter, or its tokenizer another model's"
+OF_SIZES = ("shape", "dimension", "broadcast", "axis", "index", "indices", "idx", "bounds")
+"""Words of runtimes that complain of sizes, or of numbers that are no place in a table."""
 
 
 class Steps(ABC):
@@ -32,6 +38,8 @@ class RuntimeModel(ABC):
     output: str
     shapes: dict[str, list[int | None]]
     """Of every input; None where any size will do."""
+    types: Mapping[str, type[np.generic]] = MappingProxyType({})
+    """Of every input, as far as it is known."""
     precision = "f32"
     """What the runtime computes in between integer products."""
     optional_inputs: tuple[str, ...] = ()
@@ -58,16 +66,15 @@ class RuntimeModel(ABC):
             raise
         except Exception as error:  # the runtimes' own kinds share no base
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items() if name in batch)
-            raise QuietformerError(
-                f"the graph cannot run {shapes}: {in_one_line(error)}; its longest text may be shorter, or its tokenizer another "
-                "model's"
-            ) from error
+            why = in_one_line(error)
+            remedy = f"; {SIZES}" if any(word in why.lower() for word in OF_SIZES) else ""
+            raise QuietformerError(f"the graph cannot run {shapes}: {why}{remedy}") from error
         return {self.output: torch.from_numpy(found)}
 
     def feeds(self, batch: Batch) -> Feeds:
         """Token types are zero for single texts, every token counts and nothing was read before, unless the batch says so."""
         shape = tuple(next(iter(batch.values())).shape)
-        given = {name: batch[name].numpy() for name in self.inputs if name in batch}
+        given = {name: self._typed(name, batch[name].numpy()) for name in self.inputs if name in batch}
         usual = {name: self.empty_past(name, shape[0]) for name in self.inputs if is_past(name)}
         if "input_ids" in given:
             mask = given.get(MASK, np.ones(shape, np.int64))
@@ -78,6 +85,13 @@ class RuntimeModel(ABC):
             if name not in given:
                 given[name] = usual[name]
         return given
+
+    def _typed(self, name: str, array: Array) -> Array:
+        """In the type that the graph takes; whole numbers are no fractions, nor the other way round."""
+        wanted = np.dtype(self.types.get(name, array.dtype))
+        if (array.dtype.kind == "f") != (wanted.kind == "f"):
+            raise QuietformerError(f"{name} must be {wanted}, got {array.dtype}; pass an array of {wanted}")
+        return array.astype(wanted, copy=False)
 
     def empty_past(self, name: str, batch: int) -> Array:
         """Keys or values of no tokens."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
+from quietformer.files import read_json
 from quietformer.models.sentence_folder import FLAGS, LENGTHS, MODULES, POOLING, PROMPTS
 from quietformer.results.export import RuntimeName
 
@@ -33,6 +35,42 @@ def unknown_pooling(model: ModelToShip, known: Mapping[str, str]) -> str:
     if len(modes) == 1 and modes[0] in known:
         return ""
     return f"it cannot pool by {' and '.join(modes)}; it knows {', '.join(known)}"
+
+
+def text_refusal(model: ModelToShip) -> str:
+    """Why a client that reads the tokenizer alone would give a model other texts or tokens than it wants; empty if not."""
+    if model.settings is None:
+        return ""
+    if not model.settings.include_prompt:
+        return "it pools the tokens of prompts too, and this model does not (include_prompt is false)"
+    if model.settings.do_lower_case and not _writes_lower_case(model):
+        return "it does not read do_lower_case, and the tokenizer of this model keeps capitals"
+    return ""
+
+
+def _writes_lower_case(model: ModelToShip) -> bool:
+    """Whether tokenizer.json says so."""
+    path = None if model.origin is None else model.origin / "tokenizer.json"
+    told = read_json(path, "") if path is not None and path.is_file() else {}
+    found = told.get("normalizer") if isinstance(told, dict) else None
+    steps = found.get("normalizers") if isinstance(found, dict) and found.get("type") == "Sequence" else [found]
+    return any(
+        isinstance(step, dict) and (step.get("type") == "Lowercase" or step.get("lowercase") is True)
+        for step in (steps if isinstance(steps, list) else [])
+    )
+
+
+def prompt_note(shipment: Shipment) -> str:
+    """What prompts a client that puts none before texts leaves to the user; empty where there are none."""
+    if not shipment.model.embeds_text:
+        return ""
+    prompts = {name: text for name, text in shipment.settings.prompts.items() if text}
+    if not prompts:
+        return ""
+    listed = ", ".join(f"{json.dumps(text, ensure_ascii=False)} ({name})" for name, text in prompts.items())
+    default = shipment.settings.default_prompt_name
+    first = f" Without a choice it is that of {default}." if default in prompts else ""
+    return f"It puts no prompt before texts; write it there yourself: {listed}.{first}"
 
 
 def pooling_note(shipment: Shipment, runtime: RuntimeName = "onnxruntime") -> str:
@@ -74,4 +112,4 @@ def write_sentence_files(shipment: Shipment) -> None:
         folder / LENGTHS[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.do_lower_case}
     )
     prompts = {"prompts": dict(settings.prompts), "default_prompt_name": settings.default_prompt_name}
-    write_json(folder / PROMPTS, {**prompts, "similarity_fn_name": "cosine"})
+    write_json(folder / PROMPTS, {**prompts, "similarity_fn_name": settings.similarity})

@@ -30,6 +30,7 @@ class Seq2SeqModel(RuntimeModel):
         self.encoder, self.decoder = encoder, decoder
         self.inputs = [*encoder.inputs, DECODED]
         self.shapes = {**encoder.shapes, DECODED: [None, None]}
+        self.types = {**encoder.types, DECODED: np.int64}
         self.output, self.precision = decoder.output, decoder.precision
 
     @property

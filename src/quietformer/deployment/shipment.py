@@ -59,6 +59,11 @@ class ModelToShip:
         return self.settings is not None
 
     @property
+    def gives_one_score(self) -> bool:
+        """Whether it is a classifier of texts with one output, as rerankers are, which take pairs of texts."""
+        return self.class_name.endswith("ForSequenceClassification") and self.kind == "text" and len(self.labels) == 1
+
+    @property
     def labels(self) -> dict[str, str]:
         """Names of classes by their number, as text."""
         found = self.config.get("id2label")

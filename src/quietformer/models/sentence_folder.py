@@ -30,6 +30,7 @@ KNOWN_KIND = "SentenceTransformer"
 """The `model_type` that is understood, and meant where none is named."""
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -52,6 +53,8 @@ class SentenceSettings:
     do_lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    similarity: Similarity | None = None
+    """How embeddings are compared; None leaves it to sentence-transformers, which takes the cosine."""
     include_prompt: bool = True
     """Whether the tokens of a prompt are pooled too."""
     transformer: str = ""
@@ -83,6 +86,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
         do_lower_case=_typed(lengths, first, "do_lower_case", bool, False),
         prompts=prompts,
         default_prompt_name=default,
+        similarity=_similarity(folder / PROMPTS, told),
         include_prompt=include_prompt,
         transformer=transformer,
         other_modules=tuple(kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")),
@@ -113,6 +117,12 @@ def _prompts(path: Path, told: dict[str, Any]) -> tuple[dict[str, str], str | No
     if default is not None and default not in prompts:
         raise CheckpointError(f"{path}: default_prompt_name {default!r} is no prompt of it{nearest(default, prompts)}")
     return prompts, default
+
+
+def _similarity(path: Path, told: dict[str, Any]) -> Similarity | None:
+    """As sentence-transformers, which leaves names aside that it does not know."""
+    named = _typed(path, told, "similarity_fn_name", str, None)
+    return next((one for one in get_args(Similarity) if one == named), None)
 
 
 def modules_of(folder: Path) -> list[tuple[str, str]]:
@@ -164,19 +174,25 @@ def _typed(path: Path, told: dict[str, Any], name: str, kind: type, default: Any
     return value
 
 
-def sentence_embedding(states_BTD: Tensor, mask_BT: Tensor, settings: SentenceSettings) -> Tensor:
-    """One embedding a sequence, pooled and normalized as the settings say; padding counts for nothing."""
-    pooled = torch.cat([pooled_by(mode, states_BTD, mask_BT) for mode in settings.pooling], dim=-1)
+def sentence_embedding(states_BTD: Tensor, mask_BT: Tensor, settings: SentenceSettings, skipped: int = 0) -> Tensor:
+    """One embedding a sequence, pooled and normalized as the settings say; padding counts for nothing.
+
+    So many tokens at the beginning are `skipped`: those of a prompt that is not to be pooled.
+    """
+    pooled = torch.cat([pooled_by(mode, states_BTD, mask_BT, skipped) for mode in settings.pooling], dim=-1)
     return functional.normalize(pooled, dim=-1) if settings.normalize else pooled
 
 
-def pooled_by(mode: PoolingMode, states_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+def pooled_by(mode: PoolingMode, states_BTD: Tensor, mask_BT: Tensor, skipped: int = 0) -> Tensor:
     """One vector a sequence; the mask says which tokens are of text, with padding on either side."""
     real_BT = mask_BT.to(states_BTD.device).bool()
+    places_BT = real_BT.long().cumsum(1)  # from 1, prompt included
+    if skipped:
+        real_BT = real_BT & (places_BT > skipped)
     tokens_BT = real_BT.long()
     if mode in ("cls", "lasttoken"):
         # The first token of text, or the last; of a row without any the first.
-        place_B = tokens_BT.argmax(1) if mode == "cls" else (tokens_BT.cumsum(1) * tokens_BT).argmax(1)
+        place_B = tokens_BT.argmax(1) if mode == "cls" else (places_BT * tokens_BT).argmax(1)
         return states_BTD.gather(1, place_B[:, None, None].expand(-1, 1, states_BTD.shape[-1])).squeeze(1)
     if mode == "max":
         return states_BTD.masked_fill(~real_BT[..., None], float("-inf")).amax(1)
@@ -184,7 +200,7 @@ def pooled_by(mode: PoolingMode, states_BTD: Tensor, mask_BT: Tensor) -> Tensor:
     states_BTD = states_BTD.masked_fill(~real_BT[..., None], 0.0)
     weights_BT = tokens_BT.to(states_BTD.dtype)
     if mode == "weightedmean":
-        weights_BT = (tokens_BT.cumsum(1) * tokens_BT).to(states_BTD.dtype)
+        weights_BT = (places_BT * tokens_BT).to(states_BTD.dtype)
     total_B1 = weights_BT.sum(1, keepdim=True).clamp(min=1e-9)
     if mode == "mean_sqrt_len_tokens":
         total_B1 = total_B1.sqrt()

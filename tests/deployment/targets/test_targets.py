@@ -11,8 +11,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaModel
+from tokenizers import Tokenizer, normalizers
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaModel,
+)
 
 import quietformer as qf
 from quietformer.deployment.client_folder import stale_files
@@ -239,6 +246,55 @@ def test_a_part_of_a_router_is_no_plain_encoder(tmp_path):
     assert model_to_ship(qf.open_model(part), part).unknown_kind == "Router"
     (tmp_path / "router" / "modules.json").unlink()
     assert model_to_ship(qf.open_model(part), part).settings.pooling == ("mean",)
+
+
+TOKENIZER_ALONE = ("fastembed", "text-embeddings-inference", "transformers.js")
+"""Clients that read tokenizer.json, and of sentence-transformers' files at most the pooling."""
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    """An encoder whose files were changed, as it is known before an export."""
+    source = write_encoder(tmp_path / "source")
+
+    def made(file, **fields):
+        (source / file).write_text(json.dumps(read(source / file) | fields))
+        return model_to_ship(AutoModel.from_pretrained(source), source)
+
+    return made
+
+
+@pytest.mark.parametrize("name", TOKENIZER_ALONE)
+@pytest.mark.parametrize(
+    ("file", "field", "value", "says"),
+    [
+        ("1_Pooling/config.json", "include_prompt", False, "pools the tokens of prompts too"),
+        ("sentence_bert_config.json", "do_lower_case", True, "does not read do_lower_case"),
+    ],
+)
+def test_a_client_that_would_give_the_model_other_texts_refuses_it(shipped, name, file, field, value, says):
+    (target,) = (one for one in every_target() if one.name == name)
+    assert target.refusal(shipped(file, **{field: not value})) == ""
+    assert says in target.refusal(shipped(file, **{field: value}))
+
+
+@pytest.mark.parametrize("lowers", [normalizers.Lowercase(), normalizers.BertNormalizer(lowercase=True)])
+@pytest.mark.parametrize("others", [[], [normalizers.NFC()]])
+def test_a_tokenizer_that_writes_lower_case_itself_suits_every_client(shipped, lowers, others):
+    model = shipped("sentence_bert_config.json", do_lower_case=True)
+    path = model.origin / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.normalizer = normalizers.Sequence([*others, lowers]) if others else lowers
+    tokenizer.save(str(path))
+    assert [target.refusal(model) for target in every_target() if target.name in TOKENIZER_ALONE] == ["", "", ""]
+
+
+def test_clients_that_put_no_prompt_before_texts_say_so(encoder):
+    told = details(encoder)
+    for name in ("fastembed", "transformers.js"):
+        assert 'It puts no prompt before texts; write it there yourself: "find: " (query).' in told[name]["note"]
+        assert told[name]["note"] in (encoder / "README.md").read_text()
+    assert "`prompt_name`: `query`, `passage`" in told["text-embeddings-inference"]["note"]
 
 
 def test_every_kind_of_target_has_its_own_name():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quietformer.data.tokenizers import tokenizer_of
-from quietformer.deployment.sentence_files import unknown_pooling
+from quietformer.deployment.sentence_files import prompt_note, text_refusal, unknown_pooling
 from quietformer.deployment.shipment import ModelToShip, Shipment, write_json
 from quietformer.deployment.target import TargetSpec, targets
 
@@ -21,7 +21,7 @@ class FastembedTarget(TargetSpec):
     install = "fastembed"
 
     def refusal(self, model: ModelToShip) -> str:
-        if why := unknown_pooling(model, NAMES):
+        if why := unknown_pooling(model, NAMES) or text_refusal(model):
             return why
         if model.origin is not None and not (model.origin / "tokenizer.json").is_file():
             return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
@@ -46,6 +46,9 @@ class FastembedTarget(TargetSpec):
             'model = TextEmbedding("mine", specific_model_path="FOLDER")\n'
             'embeddings = list(model.embed(["A sentence."]))'
         )
+
+    def note(self, shipment: Shipment) -> str:
+        return prompt_note(shipment)
 
 
 def _special_tokens(shipment: Shipment) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class QuietformerTarget(TargetSpec):
             return f'{begin}texts = model.generate(["A sentence."])'
         if shipment.generates:
             return f'{begin}texts = model.generate(["Once upon a time"], max_new_tokens=64)'
+        if shipment.model.gives_one_score:
+            return f'{begin}scores = model([("A question.", "A passage.")])  # one of each pair'
         if shipment.model.kind == "text":
             return f'{begin}outputs = model(["A sentence."])'
         if shipment.inputs[0] == PIXELS:

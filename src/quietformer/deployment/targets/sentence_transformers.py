@@ -38,6 +38,6 @@ class SentenceTransformersTarget(TargetSpec):
             )
         ways.append(
             "# Beside transformers 5: pip install sentence-transformers 'quietformer[onnx]'\n"
-            f'import quietformer as qf\n{begin}(modules=[qf.OnnxModel("FOLDER")]){end}'
+            f'import quietformer as qf\n\nmodel = qf.sentence_transformer("FOLDER"){end}'
         )
         return "\n\n".join(ways)

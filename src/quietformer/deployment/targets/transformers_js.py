@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from quietformer.deployment.sentence_files import unknown_pooling
+from quietformer.deployment.sentence_files import prompt_note, text_refusal, unknown_pooling
 from quietformer.deployment.shipment import IN_BROWSERS, ModelToShip, Shipment
 from quietformer.deployment.target import TargetSpec, targets
 from quietformer.errors import QuietformerError
@@ -57,7 +57,10 @@ class TransformersJsTarget(TargetSpec):
             and not (model.origin / "tokenizer.json").is_file()
         ):
             return "it needs a tokenizer.json, which this model has not; save its tokenizer as a fast one first"
-        return unknown_pooling(model, POOLINGS) if model.embeds_text else ""
+        return unknown_pooling(model, POOLINGS) or text_refusal(model) if model.embeds_text else ""
+
+    def note(self, shipment: Shipment) -> str:
+        return prompt_note(shipment)
 
     def write(self, shipment: Shipment) -> None:
         there = (shipment.folder / IN_BROWSERS).parent
