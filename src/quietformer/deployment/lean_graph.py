@@ -29,6 +29,8 @@ def _multiply_by_reciprocals_(graph: ir.Graph) -> None:
         divisor = node.inputs[1] if node.op_type == "Div" else None
         if divisor is None or divisor.const_value is None or divisor.dtype != ir.DataType.FLOAT:
             continue
+        if divisor.const_value.size == 1:
+            continue  # scales of tokens are found so, and must be those of the simulation to the bit
         with np.errstate(divide="ignore"):
             reciprocals = (1.0 / divisor.const_value.numpy().astype(np.float64)).astype(np.float32)
         if not np.isfinite(reciprocals).all():
