@@ -235,7 +235,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, tmp_path, text, loud):
         "no.txt does not exist": (loud, out, *QUICK, "--texts", tmp_path / "no.txt"),
         "empty": (loud, out, *QUICK, "--texts", empty),
         "NaN": (broken, out, *q),
-        "cannot load": (corrupt, out, *q),
+        "is damaged or cut short": (corrupt, out, *q),
         "unknown gate": (loud, out, *q, "--gate", "liner"),
         "unknown normalizer": (loud, out, *q, "--attention", "softmx"),
         "holds other things": (loud, full, *q),
