@@ -53,7 +53,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_generation(path: Path) -> None:
-    """transformers goes on without one that it cannot read, and the model would generate other text in silence."""
+    """transformers ignores one that it cannot read, and the model would then generate other text without a warning."""
     if path.is_file() and not isinstance(read_json(path, f"{path} is not there", CheckpointError), dict):
         raise CheckpointError(f"{path} must hold a JSON object; restore the file, or delete it to use the defaults")
 
