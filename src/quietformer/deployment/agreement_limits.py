@@ -23,18 +23,21 @@ OTHER = {
 }
 
 
-def left_that_agree(details: ExportDetails, draft: Path, *, asked: bool) -> ExportDetails:
-    """The details without OpenVINO if it alone disagrees and nobody asked for it; else that is an error."""
+def left_that_agree(details: ExportDetails, draft: Path, *, asked: bool, classes: bool = False) -> ExportDetails:
+    """The details without OpenVINO if it alone disagrees and nobody asked for it; else that is an error.
+
+    Of classes only numbers that are not finite count: the cosine of two logits near zero says nothing.
+    """
     kept: list[RuntimeDetails] = []
     for place, one in enumerate(details.runtimes):
-        why = _disagreement(one)
+        why = _disagreement(one, classes=classes)
         if why and (asked or place == 0):
             raise QuietformerError(f"{why}; nothing was written; {OTHER.get(one.runtime, '')}")
         if why:
             shutil.rmtree((draft / OPENVINO_FILE).parent)
             warnings.warn(f"{why}; it is left out", QuietformerWarning, stacklevel=2)
             one = RuntimeDetails(runtime=one.runtime, error=f"left out: {why}")
-        elif one.agreement is not None and (found := one.agreement.judged) < NEAR:
+        elif not classes and one.agreement is not None and (found := one.agreement.judged) < NEAR:
             warnings.warn(
                 f"INT8 in {TITLES[one.runtime]} has a mean cosine of {numbers.metric(found, 'cosine')} to its simulation; "
                 f"{numbers.quoted(NEAR)} and more is usual, so trust the metrics of the runtime, not those of the simulation",
@@ -50,14 +53,14 @@ def left_that_agree(details: ExportDetails, draft: Path, *, asked: bool) -> Expo
     return details.model_copy(update={"runtimes": kept, "latency": rows})
 
 
-def _disagreement(one: RuntimeDetails) -> str:
+def _disagreement(one: RuntimeDetails, *, classes: bool) -> str:
     """What is wrong with INT8 in a runtime; empty if nothing."""
     if one.agreement is None:
         return ""
     found = one.agreement.judged
     if not math.isfinite(found):
         return f"INT8 in {TITLES[one.runtime]} gives values that are not finite"
-    if found < LEAST:
+    if not classes and found < LEAST:
         return (
             f"INT8 in {TITLES[one.runtime]} has a mean cosine of {numbers.metric(found, 'cosine')} to its simulation, and at "
             f"least {numbers.quoted(LEAST)} is asked for"

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from transformers import PreTrainedModel
+
 from quietformer.analysis.evaluate import Evaluation
 from quietformer.analysis.task_quality import evaluate_on
 from quietformer.architectures.forward import has_decoder
@@ -13,6 +15,7 @@ from quietformer.config.options.export import ExportOptions
 from quietformer.config.options.limits import check_limits_fit
 from quietformer.config.options.quantization import QuantizationOptions
 from quietformer.config.recorded_changes import changes_of
+from quietformer.data.calibration_data import CalibrationData
 from quietformer.deployment.agreement_limits import left_that_agree
 from quietformer.deployment.baselines import OwnExport, compare_baselines
 from quietformer.deployment.client_folder import ClientPlan, lay_out, plan_clients, stale_files
@@ -25,11 +28,13 @@ from quietformer.files import whole_folder, write_text
 from quietformer.progress import SILENT, Progress
 from quietformer.rendering.model_card import model_card
 from quietformer.results import numbers
-from quietformer.results.export import TITLES, BaselineRow, ExportReport, SearchStep
+from quietformer.results.export import TITLES, BaselineRow, ExportDetails, ExportReport, SearchStep
 from quietformer.results.quality import better_of
 from quietformer.workflows.open_once import ModelName, OpenedModel, check_new_folder, command_on, open_once
 from quietformer.workflows.simulation import Simulation, as_calibrated, simulate, simulate_best
 
+CLASSES = ("classes", "images")
+"""Tasks whose outputs are logits of a sequence or an image."""
 REPORT, CARD = "report.json", "README.md"
 WHAT_IT_NEEDS = {
     "ndcg10": "it needs paragraphs of two sentences and more that are not calibrated on (--eval-texts); there are",
@@ -62,9 +67,9 @@ def export(
     _check_measured(limits, reference.evaluation)
     with whole_folder(out, stale=stale_files(out)) as draft:  # put in place when the quality is known and suffices
         best, onnx = simulated.opened.model, options.model_copy(update={"runtime": clients.runtime})
-        both = Calibrated(best, None if changes_of(opened.model).quantized else opened.model)
-        details = export_calibrated(both, draft, data.evaluation, data.tokenizer, onnx, progress)
-        details = left_that_agree(details, draft, asked=_asked_by_name(clients, options))
+        details = _written(opened, best, data, draft, onnx, progress)
+        asked = _asked_by_name(clients, options)
+        details = left_that_agree(details, draft, asked=asked, classes=opened.task in CLASSES)
         seconds = time.perf_counter() - begin
         real = {
             one.runtime: evaluate_on(
@@ -98,6 +103,19 @@ def export(
         progress.step(f"pushing to {options.push}")
         push_folder(out, options.push, [name for name in written if name != REPORT], private=options.private)
     return report
+
+
+def _written(
+    opened: OpenedModel,
+    best: PreTrainedModel,
+    data: CalibrationData,
+    draft: Path,
+    options: ExportOptions,
+    progress: Progress,
+) -> ExportDetails:
+    """The graphs of the calibrated model, checked on the data they are evaluated on."""
+    both = Calibrated(best, None if changes_of(opened.model).quantized else opened.model)
+    return export_calibrated(both, draft, data.evaluation, data.tokenizer, options, progress)
 
 
 def _asked_by_name(clients: ClientPlan, options: ExportOptions) -> bool:
