@@ -19,7 +19,6 @@ from experiments.damage import fuzz, kills
 from experiments.documents import between, markdown
 from experiments.inspection import small_models, verdicts
 from experiments.int8 import compare as int8
-from experiments.int8 import limits as int8_limits
 from experiments.int8 import profile as int8_profile
 from experiments.provenance import ROOT
 from experiments.quantization import minilm_and_small_models as quantization
@@ -44,7 +43,6 @@ TABLES: dict[tuple[str, str], tuple[str, Draw]] = {
     ("docs/inspect.md", "small-models"): ("inspection/small_models", small_models.table),
     ("docs/inspect.md", "verdicts"): ("inspection/verdicts", verdicts.table),
     ("docs/int8.md", "int8"): ("int8/compare", int8.table),
-    ("docs/int8.md", "limits"): ("int8/limits", int8_limits.table),
     ("docs/int8.md", "profile"): ("int8/profile", int8_profile.table),
     ("docs/language-models.md", "larger-than-memory"): ("causal/larger_than_memory", larger_than_memory.table),
     ("docs/retrofit.md", "ablation"): ("retrofit/parts", parts.table),
